@@ -1,0 +1,308 @@
+"""What every loss shares: its inputs, the checks on them, and the one place where values are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..counts import ClassCounts
+from ..errors import InputError
+from ..margins import PerClass
+from .gather import gather
+
+
+class Outputs(NamedTuple):
+    """What a network says of a batch: logits (B, C) and the embeddings (B, K) that the last layer saw."""
+
+    logits: Tensor | None
+    embeddings: Tensor | None = None
+
+
+class Features(NamedTuple):
+    """Embeddings (M, K) with labels (M,) and, where they matter, sample ids (M,): the keys of a term."""
+
+    embeddings: Tensor
+    labels: Tensor
+    ids: Tensor | None = None
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """float64 stays float64; everything else is computed in float32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+class Term(nn.Module):
+    """One summand of an objective: ``term((logits, embeddings), labels) -> (B,)``, never reduced.
+
+    Subclasses implement ``values`` and may assume checked inputs in float32 or float64, outside autocast. Per-class
+    vectors are float64 on the CPU (``register_vector``) and reach the batch's device and dtype through ``vector``, so
+    ``.half()``, ``.double()`` and ``.to()`` do them no harm.
+
+    Class attributes:
+        name: the key in ``return_parts``.
+        needs: which of ``"logits"`` and ``"embeddings"`` the term reads.
+        scope: ``"sample"`` if a value depends on its own sample only; ``"batch"`` if on others too: then the samples of
+            all ranks are brought together first.
+        takes_keys: whether positives and negatives may come from elsewhere.
+        soft_labels: whether labels may be a distribution (B, C).
+    """
+
+    name: ClassVar[str] = "term"
+    needs: ClassVar[tuple[str, ...]] = ("embeddings",)
+    scope: ClassVar[Literal["sample", "batch"]] = "batch"
+    takes_keys: ClassVar[bool] = False
+    soft_labels: ClassVar[bool] = False
+    ignore_index: int | None = None
+
+    def __init__(self, counts: ClassCounts | Any) -> None:
+        super().__init__()
+        self.counts = counts if isinstance(counts, ClassCounts) else ClassCounts(counts)
+        self._vectors: dict[str, Tensor] = {}
+        self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+
+    def register_vector(self, name: str, of: PerClass | Tensor | float) -> None:
+        """Keep a per-class vector, given as a function of the counts, a number or C values."""
+        c = self.counts.num_classes
+        if isinstance(of, PerClass):
+            vector = of(self.counts)
+        else:
+            vector = torch.as_tensor(of, dtype=torch.float64).detach().cpu()
+            vector = vector.expand(c).clone() if vector.ndim == 0 else vector
+        if vector.shape != (c,):
+            raise InputError(f"{name} must have one value for each of the {c} classes, got shape {tuple(vector.shape)}")
+        if not bool(torch.isfinite(vector).all()):
+            raise InputError(f"{name} must be finite for every class, got {vector[~torch.isfinite(vector)][0].item()}")
+        self._vectors[name] = vector
+
+    def vector(self, name: str, like: Tensor) -> Tensor:
+        """The per-class vector ``name`` on the device and in the dtype of ``like``."""
+        key = (name, like.device, like.dtype)
+        if key not in self._cast:
+            self._cast[key] = self._vectors[name].to(like.device, like.dtype)
+        return self._cast[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cast": {}}
+
+    def forward(
+        self,
+        outputs: Outputs | tuple[Tensor | None, Tensor | None] | Tensor,
+        labels: Tensor,
+        keys: Features | None = None,
+        ids: Tensor | None = None,
+    ) -> Tensor:
+        out = self._checked(outputs, labels, keys, ids)
+        if keys is not None:
+            like = out.embeddings
+            assert like is not None
+            keys = Features(keys.embeddings.to(like.dtype), keys.labels.long(), keys.ids)
+        device_type = labels.device.type
+        with torch.autocast(device_type=device_type, enabled=False):
+            if labels.numel() == 0:
+                values = labels.new_zeros(0, dtype=(out.logits if out.logits is not None else out.embeddings).dtype)  # type: ignore[union-attr]
+            else:
+                values = self.values(out, labels, keys, ids)
+            # A value that is identically 0 must still belong to the graph, or backward() would fail on it.
+            if torch.is_grad_enabled() and not values.requires_grad:
+                for x in out:
+                    if x is not None and x.requires_grad:
+                        values = values + (x.flatten()[:0]).sum()
+        return values
+
+    def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
+        """One value a sample, (B,)."""
+        raise NotImplementedError
+
+    def weights(self, labels: Tensor, like: Tensor) -> Tensor | None:
+        """What a mean of the values is divided by the sum of: one weight a sample, or None for the number of samples."""
+        return None
+
+    def _checked(self, outputs: Any, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Outputs:
+        kind = type(self).__name__
+        if isinstance(outputs, Tensor):
+            outputs = Outputs(outputs, None) if self.needs == ("logits",) else Outputs(None, outputs)
+        if not isinstance(outputs, tuple) or len(outputs) != 2:
+            raise InputError(f"{kind} takes (logits, embeddings), got {type(outputs).__name__}")
+        given = dict(zip(("logits", "embeddings"), outputs))
+        if not isinstance(labels, Tensor):
+            raise InputError(f"labels must be a tensor of class indices, got {type(labels).__name__}")
+        used: dict[str, Tensor | None] = {"logits": None, "embeddings": None}
+        for what in self.needs:
+            x = given[what]
+            if x is None:
+                raise InputError(f"{kind} needs {what}, but the outputs have none: pass (logits, embeddings)")
+            if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim != 2:
+                got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+                raise InputError(f"{what} must be floats of shape (B, {'C' if what == 'logits' else 'K'}), got {got}")
+            if what == "logits" and x.shape[1] != self.counts.num_classes:
+                raise InputError(f"logits have {x.shape[1]} columns, but the counts have {self.counts.num_classes} classes")
+            if x.shape[0] != labels.shape[0]:
+                raise InputError(f"{what} have {x.shape[0]} rows, but there are {labels.shape[0]} labels")
+            used[what] = x.to(compute_dtype(x))
+        self._check_labels(labels, "labels", soft=self.soft_labels)
+        if ids is not None and ids.shape != labels.shape[:1]:
+            raise InputError(f"ids must be one a sample, shape {tuple(labels.shape[:1])}, got {tuple(ids.shape)}")
+        if keys is not None:
+            self._check_keys(keys, used["embeddings"])
+        return Outputs(**used)
+
+    def _check_labels(self, labels: Tensor, what: str, soft: bool = False) -> None:
+        c = self.counts.num_classes
+        if soft and labels.is_floating_point() and labels.ndim == 2:
+            if labels.shape[1] != c:
+                raise InputError(f"soft {what} must have shape (B, {c}), got {tuple(labels.shape)}")
+            return
+        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+            raise InputError(f"{what} must be whole numbers (class indices), got dtype {labels.dtype}")
+        if labels.ndim != 1:
+            raise InputError(f"{what} must have shape (B,), got {tuple(labels.shape)}")
+        # Looking at values on an accelerator would wait for it; there the kernel's own assertion speaks.
+        if labels.device.type == "cpu" and labels.numel() and not torch.compiler.is_compiling():
+            low, high = (int(v) for v in labels.aminmax())
+            if low < 0 or high >= c:
+                outside = (labels < 0) | (labels >= c)
+                if self.ignore_index is not None:
+                    outside &= labels != self.ignore_index
+                if bool(outside.any()):
+                    raise InputError(f"label {int(labels[outside][0])} in {what} is outside [0, {c})")
+
+    def _check_keys(self, keys: Features, embeddings: Tensor | None) -> None:
+        kind = type(self).__name__
+        if not self.takes_keys:
+            raise InputError(f"{kind} takes no keys: its samples are the batch")
+        if not isinstance(keys, Features):
+            raise InputError(f"keys must be Features(embeddings, labels[, ids]), got {type(keys).__name__}")
+        assert embeddings is not None
+        x = keys.embeddings
+        if x.ndim != 2 or x.shape[1] != embeddings.shape[1] or not x.is_floating_point():
+            raise InputError(f"keys must be floats of shape (M, {embeddings.shape[1]}), got {x.dtype} {tuple(x.shape)}")
+        if keys.labels.shape != x.shape[:1]:
+            raise InputError(f"keys have {x.shape[0]} embeddings, but labels of shape {tuple(keys.labels.shape)}")
+        if keys.ids is not None and keys.ids.shape != x.shape[:1]:
+            raise InputError(f"keys have {x.shape[0]} embeddings, but ids of shape {tuple(keys.ids.shape)}")
+        self._check_labels(keys.labels, "the keys' labels")
+
+
+class Objective(nn.Module):
+    """A weighted sum of terms, reduced to the mean over the batch: what a training loop minimises.
+
+    ``objective((logits, embeddings), labels)`` is a scalar; with ``return_parts=True`` also the unweighted mean of each
+    term, detached, by the term's name. A term of weight 0 is not computed at all.
+
+    With ``distributed=True`` under ``torch.distributed`` the value, on every rank, is that of one process holding the
+    samples of all ranks, and its gradients are right after the averaging that DistributedDataParallel does: terms of
+    ``scope="batch"`` see the gathered batch, and means run over all ranks.
+
+    >>> import torch
+    >>> from longtail import ClassCounts
+    >>> from longtail.losses import MarginCrossEntropy, Pull
+    >>> counts = ClassCounts([90, 10])
+    >>> objective = Objective((1.0, MarginCrossEntropy(counts)), (0.01, Pull(counts)))
+    >>> loss, parts = objective((torch.zeros(4, 2), torch.zeros(4, 3)), torch.tensor([0, 0, 1, 1]), return_parts=True)
+    >>> sorted(parts)
+    ['logit', 'pull']
+    """
+
+    def __init__(self, *weighted: tuple[float, Term], distributed: bool = False) -> None:
+        super().__init__()
+        if not weighted:
+            raise InputError("an objective needs at least one (weight, term)")
+        for pair in weighted:
+            if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Term)):
+                raise InputError(f"an objective is made of (weight, term) pairs, got {pair!r}")
+            weight = pair[0]
+            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < float("inf"):
+                raise InputError(f"the weight of {type(pair[1]).__name__} must be a number >= 0, got {weight!r}")
+        self.coefficients = [float(weight) for weight, _ in weighted]
+        self.terms = nn.ModuleList(term for _, term in weighted)
+        self.distributed = distributed
+
+    @property
+    def weighted(self) -> list[tuple[float, Term]]:
+        """The (weight, term) pairs."""
+        return [(w, t) for w, t in zip(self.coefficients, self.terms) if isinstance(t, Term)]
+
+    @property
+    def counts(self) -> ClassCounts:
+        return self.weighted[0][1].counts
+
+    def part_names(self) -> list[str]:
+        """The keys of ``return_parts``, in the order of the terms; a repeated name gets a number."""
+        names: list[str] = []
+        for _, term in self.weighted:
+            same = sum(n.split("#")[0] == term.name for n in names)
+            names.append(term.name if not same else f"{term.name}#{same + 1}")
+        return names
+
+    def forward(
+        self,
+        outputs: Outputs | tuple[Tensor | None, Tensor | None],
+        labels: Tensor,
+        ids: Tensor | None = None,
+        return_parts: bool = False,
+    ) -> Any:
+        total: Tensor | None = None
+        parts: dict[str, Tensor] = {}
+        everyone = _Gathered(outputs, labels, ids, self.distributed)
+        for (weight, term), name in zip(self.weighted, self.part_names()):
+            if weight == 0:
+                continue
+            mean = self._mean(term, everyone)
+            parts[name] = mean.detach()
+            mean = mean if weight == 1 else weight * mean
+            total = mean if total is None else total + mean
+        if total is None:
+            raise InputError("every term of the objective has weight 0: nothing is left to minimise")
+        return (total, parts) if return_parts else total
+
+    def _mean(self, term: Term, everyone: _Gathered) -> Tensor:
+        if term.scope == "batch":
+            outputs, labels, ids = everyone.batch(term.needs)
+            values = self.term_values(term, outputs, labels, ids)
+        else:
+            values = everyone.gather(term(everyone.outputs, everyone.labels, ids=everyone.ids))
+            labels = everyone.all_labels
+        weights = term.weights(labels, values)
+        if weights is None:
+            return values.sum() / max(values.numel(), 1)
+        total = weights.sum()
+        return values.sum() / torch.where(total > 0, total, torch.ones_like(total))
+
+    def term_values(self, term: Term, outputs: Outputs, labels: Tensor, ids: Tensor | None) -> Tensor:
+        """The values of a batch-wide term; where a memory serves keys, this is where it does."""
+        values: Tensor = term(outputs, labels, ids=ids)
+        return values
+
+
+class _Gathered:
+    """A batch, and on demand the same batch of all ranks; without distribution the two are one."""
+
+    def __init__(self, outputs: Any, labels: Tensor, ids: Tensor | None, distributed: bool) -> None:
+        self.outputs, self.labels, self.ids, self.distributed = outputs, labels, ids, distributed
+        self._cache: dict[str, Tensor] = {}
+
+    def gather(self, x: Tensor) -> Tensor:
+        return gather(x) if self.distributed else x
+
+    def _once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        if name not in self._cache:
+            self._cache[name] = self.gather(make())
+        return self._cache[name]
+
+    @property
+    def all_labels(self) -> Tensor:
+        return self._once("labels", lambda: self.labels)
+
+    def batch(self, needs: tuple[str, ...]) -> tuple[Outputs, Tensor, Tensor | None]:
+        if not self.distributed or not isinstance(self.outputs, tuple):
+            return self.outputs, self.labels, self.ids
+        given = dict(zip(("logits", "embeddings"), self.outputs))
+        seen: dict[str, Tensor | None] = {"logits": None, "embeddings": None}
+        for what in needs:
+            x = given[what]
+            seen[what] = None if x is None else self._once(what, lambda x=x: x)  # type: ignore[misc]
+        ids = None if self.ids is None else self._once("ids", lambda: self.ids)  # type: ignore[arg-type,return-value]
+        return Outputs(**seen), self.all_labels, ids
