@@ -149,6 +149,19 @@ class Ldam(PerClass):
         return self.scale * self.max_margin * root / root[counts.n > 0].max()
 
 
+@dataclass(frozen=True, repr=False)
+class Relative(PerClass):
+    """``(n / max n)^exponent``: the factor on the logits in the vector-scaling loss (Kini et al. 2021)."""
+
+    exponent: float
+
+    def __post_init__(self) -> None:
+        _check_number("Relative's exponent", self.exponent)
+
+    def __call__(self, counts: ClassCounts) -> Tensor:
+        return (counts.safe_n / counts.n.max()) ** self.exponent
+
+
 @dataclass(frozen=True)
 class Margin:
     """A separable logit margin ``Δ[y, y'] = target[y] + other[y']``; either part may be absent.
@@ -180,7 +193,7 @@ class Margin:
         return f"Margin({', '.join(parts)})"
 
 
-KINDS: dict[str, type] = {c.__name__: c for c in (Constant, Power, LogPrior, EffectiveNumber, Ldam, Margin)}
+KINDS: dict[str, type] = {c.__name__: c for c in (Constant, Power, LogPrior, EffectiveNumber, Ldam, Relative, Margin)}
 
 
 def from_data(data: Any) -> Any:

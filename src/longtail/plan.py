@@ -1,0 +1,132 @@
+"""What a method is: stages of training, then post-hoc steps. Plain data around objectives; the loop executes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from .losses.base import Objective, Term
+from .losses.logit import MarginCrossEntropy
+
+TRAITS = ("long_tail", "logit_loss", "logit_margin", "embedding_loss", "embedding_margin")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stretch of training with one objective.
+
+    Attributes:
+        share: epochs, as a share of the recipe's.
+        restart: whether warm-up and schedule begin anew (the first stage's always do); otherwise the stage goes on in
+            the schedule of the one before, as deferred re-weighting does.
+        trains: ``"all"`` parameters; the ``"head"`` alone on a frozen network (cRT); one ``"scale"`` a class on a frozen
+            head (LWS).
+        reset_head: initialise the head again before the stage.
+        sampler: how batches are drawn: ``instance``, ``balanced``, ``sqrt``, ``progressive`` or ``pairs``.
+        views: augmentations of each sample in a batch.
+        centroids: before the stage, class means of the training embeddings go to every term that takes them.
+    """
+
+    name: str
+    objective: Objective
+    share: float = 1.0
+    restart: bool = True
+    trains: Literal["all", "head", "scale"] = "all"
+    reset_head: bool = False
+    sampler: str = "instance"
+    views: int = 1
+    centroids: bool = False
+
+
+@dataclass(frozen=True)
+class Posthoc:
+    """A step after training; its knob is chosen from the grid on validation data, never on test."""
+
+    kind: Literal["tau-norm", "knn"]
+    knob: str
+    grid: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A method with its knobs resolved: what a run does from the first step to the last.
+
+    Attributes:
+        knobs: the method's settings as plain data, complete: with the method's name they rebuild the plan.
+        head: which classifier the network ends in.
+        head_bias: what the head's bias starts at (None: zero).
+        decay_head_bias: whether weight decay acts on it.
+        notes: what a reader should know of the choices, one sentence each.
+    """
+
+    method: str
+    knobs: Mapping[str, Any]
+    stages: tuple[Stage, ...]
+    posthoc: tuple[Posthoc, ...] = ()
+    head: Literal["linear", "cosine"] = "linear"
+    head_bias: float | None = None
+    decay_head_bias: bool = True
+    notes: tuple[str, ...] = ()
+    declared: Mapping[str, bool | None] = field(default_factory=dict)
+
+    def traits(self) -> dict[str, bool | None]:
+        """The ticks of the paper's Table 1; None stands for "not applicable".
+
+        Computed from the stages that train the network: a logit loss is a term that classifies each sample by its own
+        logits, an embedding loss one that looks at other samples of the batch, a margin is what those terms have; the
+        method knows the long tail if a per-class vector, a sampler or a post-hoc step depends on the counts. Where
+        structure does not tell (`declared`), the method's definition says it.
+        """
+        terms = [t for s in self.stages if s.trains == "all" for w, t in s.objective.weighted if w > 0]
+        logit = [t for t in terms if t.scope == "sample"]
+        embedding = [t for t in terms if t.scope == "batch"]
+        traits: dict[str, bool | None] = {
+            "long_tail": any(_depends_on_counts(t) for t in terms)
+            or any(s.sampler in ("balanced", "sqrt", "progressive") for s in self.stages)
+            or any(p.kind == "tau-norm" for p in self.posthoc),
+            "logit_loss": bool(logit),
+            "logit_margin": any(_has_logit_margin(t) for t in logit) if logit else None,
+            "embedding_loss": bool(embedding),
+            "embedding_margin": any(_has_embedding_margin(t) for t in embedding) if embedding else None,
+        }
+        return {**traits, **self.declared}
+
+    def epochs(self, recipe_epochs: int) -> list[int]:
+        """How many epochs each stage lasts, given the recipe's; stages of one schedule add up exactly.
+
+        >>> from longtail import ClassCounts, methods
+        >>> methods.build("ldam-drw", ClassCounts([9, 1])).epochs(64)
+        [51, 13]
+        """
+        epochs: list[int] = []
+        share, done = 0.0, 0
+        for stage in self.stages:
+            if stage.restart:
+                share, done = 0.0, 0
+            share += stage.share
+            now = max(round(share * recipe_epochs) - done, 1)
+            epochs.append(now)
+            done += now
+        return epochs
+
+
+def _depends_on_counts(term: Term) -> bool:
+    """Whether a per-class vector of the term differs between classes of different counts."""
+    n = term.counts.n
+    for vector in term._vectors.values():
+        if not torch.allclose(vector, vector[:1], rtol=1e-12, atol=0) and bool((n != n[0]).any()):
+            return True
+    return False
+
+
+def _has_logit_margin(term: Term) -> bool:
+    return isinstance(term, MarginCrossEntropy) and term.margin is not None
+
+
+def _has_embedding_margin(term: Term) -> bool:
+    """Pull and DRO-LT have a margin a class, triplet and range loss one for all."""
+    per_class = [v for name, v in term._vectors.items() if name in ("alpha", "epsilon")]
+    return any(bool((v != 0).any()) for v in per_class) or getattr(term, "gamma", 0) > 0
