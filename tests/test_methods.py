@@ -1,0 +1,156 @@
+"""Plans: every method builds, reads its knobs, and ticks the boxes that the paper's Table 1 prints."""
+
+import json
+
+import pytest
+import torch
+
+from longtail import ClassCounts, methods
+from longtail.errors import InputError
+from longtail.losses import MarginCrossEntropy, Pull
+from longtail.margins import Constant, EffectiveNumber, Power, from_data
+
+COUNTS = ClassCounts([500, 50, 5, 0])
+ALL = "ce cb-focal ldam-drw logadj equalised vs dro-lt dro-lt-multistage tau-norm crt lws elm center spreadout range hybrid supcon triplet contrastive"
+
+# The printed rows: long tail, logit loss, logit margin, embedding loss, embedding margin
+TABLE_1 = {
+    "contrastive": "---✓×",
+    "supcon": "××-✓×",
+    "triplet": "××-✓✓",
+    "spreadout": "×✓×✓×",
+    "center": "×✓×✓×",
+    "hybrid": "×✓×✓×",
+    "ldam-drw": "✓✓✓×-",
+    "equalised": "✓✓✓×-",
+    "logadj": "✓✓✓×-",
+    "range": "✓✓×✓✓",
+    "dro-lt": "✓✓×✓✓",
+    "dro-lt-multistage": "✓✓×✓✓",
+    "elm": "✓✓✓✓✓",
+}
+
+
+def test_names():
+    assert set(ALL.split()) <= set(methods.names())
+
+
+@pytest.mark.parametrize(("name", "printed"), TABLE_1.items())
+def test_traits_are_those_of_the_printed_table(name, printed):
+    ticks = methods.build(name, COUNTS).traits()
+    assert "".join("-" if t is None else "✓" if t else "×" for t in ticks.values()) == printed
+
+
+def test_traits_follow_the_structure_not_the_name():
+    assert methods.build("elm", COUNTS, lam=0).traits()["embedding_loss"] is False
+    assert methods.build("dro-lt", COUNTS, epsilon=0).traits()["embedding_margin"] is False
+    assert methods.build("ce", COUNTS).traits() == {
+        "long_tail": False, "logit_loss": True, "logit_margin": False, "embedding_loss": False, "embedding_margin": None,
+    }  # fmt: skip
+    for name in ("cb-focal", "tau-norm", "crt", "lws", "vs"):
+        assert methods.build(name, COUNTS).traits()["long_tail"] is True
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_knobs_are_plain_data_that_rebuild_the_plan(name):
+    plan = methods.build(name, COUNTS)
+    again = methods.build(name, COUNTS, **json.loads(json.dumps(plan.knobs)))
+    assert again.knobs == plan.knobs
+    assert [s.name for s in again.stages] == [s.name for s in plan.stages]
+    assert methods.describe(name)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_stage_gives_a_finite_loss_and_gradient(name):
+    torch.manual_seed(0)
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, 0, 0])
+    for stage in methods.build(name, COUNTS).stages:
+        logits = torch.randn(8, 4, requires_grad=True)
+        embeddings = torch.randn(8, 5, requires_grad=True)
+        ids = torch.arange(8) // stage.views
+        loss = stage.objective((logits, embeddings), labels, ids=ids)
+        loss.backward()
+        for x in (logits, embeddings):
+            assert x.grad is None or bool(torch.isfinite(x.grad).all())
+        assert torch.isfinite(loss)
+
+
+def test_the_paper_s_settings_come_with_the_data_and_give_way_to_the_user_s():
+    def pull(**given):
+        (_, _), (lam, term) = methods.build("elm", COUNTS, **given).stages[0].objective.weighted
+        assert isinstance(term, Pull)
+        return lam, term._vectors["alpha"]
+
+    lam, alpha = pull(data="imagenet-lt")
+    assert lam == 0.001
+    torch.testing.assert_close(alpha, 10 * COUNTS.prior**0.5)
+    lam, alpha = pull(data="cifar10-lt")
+    assert lam == 0.01
+    torch.testing.assert_close(alpha, COUNTS.prior)
+    lam, alpha = pull(data="cifar100-lt", lam="0.5", alpha="2*count")
+    assert lam == 0.5
+    torch.testing.assert_close(alpha, 2.0 * COUNTS.n)
+    assert pull(data="my-own-data")[0] == 0.01
+
+
+def test_ldam_is_two_stages_of_one_schedule_with_normalised_weights_in_the_second():
+    plan = methods.build("ldam-drw", COUNTS)
+    first, second = plan.stages
+    assert plan.head == "cosine"
+    assert (first.share, second.share, second.restart) == (0.8, pytest.approx(0.2), False)
+    assert plan.epochs(200) == [160, 40]
+    assert plan.epochs(1) == [1, 1]
+    logits = torch.randn(6, 4).tanh()
+    labels = torch.tensor([0, 0, 0, 1, 1, 2])
+    w = EffectiveNumber()(COUNTS)[labels]
+    values = first.objective.weighted[0][1]((logits, None), labels)
+    torch.testing.assert_close(second.objective((logits, None), labels), (w * values).sum().div(w.sum()).float())
+    # s·m on the true class of s·cosθ, the largest margin being 0.5 for the rarest non-empty class
+    m = 0.5 * (COUNTS.n[:3].double() / 5) ** -0.25
+    z = 30 * logits.double()
+    z[torch.arange(6), labels] -= 30 * m[labels]
+    torch.testing.assert_close(values, torch.nn.functional.cross_entropy(z, labels, reduction="none").float())
+
+
+def test_cb_focal_divides_by_the_batch_and_starts_its_bias_low():
+    plan = methods.build("cb-focal", COUNTS)
+    assert plan.head_bias == pytest.approx(-torch.tensor(3.0).log().item())
+    assert not plan.decay_head_bias
+    term = plan.stages[0].objective.weighted[0][1]
+    logits, labels = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 0])
+    torch.testing.assert_close(plan.stages[0].objective((logits, None), labels), term((logits, None), labels).mean())
+
+
+def test_lam_zero_is_exactly_the_plain_loss_and_needs_no_embeddings():
+    logits, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 0, 1])
+    elm = methods.build("elm", COUNTS, lam=0).stages[0].objective
+    logadj = methods.build("logadj", COUNTS).stages[0].objective
+    assert torch.equal(elm((logits, None), labels), logadj((logits, None), labels))
+    assert isinstance(elm.weighted[0][1], MarginCrossEntropy)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("elmm", {}, r"unknown method 'elmm': did you mean 'elm'\? Valid: ce, "),
+        ("elm", {"lamb": 1}, r"unknown knob of 'elm' 'lamb': did you mean 'lam'\? Valid: lam, alpha"),
+        ("ce", {"lam": 1}, "method 'ce' has no knobs, got 'lam'"),
+        ("elm", {"lam": "much"}, "lam must be a finite number, got 'much'"),
+        ("elm", {"lam": float("nan")}, "lam must be a finite number, got nan"),
+        ("elm", {"lam": -1}, "must be a number >= 0, got -1"),
+        ("elm", {"memory": 1.5}, "memory must be a whole number, got 1.5"),
+        ("elm", {"alpha": "sqrt(n)"}, "cannot read 'sqrt\\(n\\)'"),
+        ("elm", {"sampler": "pears"}, "did you mean 'pairs'"),
+        ("ldam-drw", {"drw": 1.0}, "between 0 and 1, got 1.0"),
+        ("supcon", {"classifier": "svm"}, "Valid: knn, linear"),
+    ],
+)
+def test_bad_names_and_knobs(name, given, message):
+    with pytest.raises(InputError, match=message):
+        methods.build(name, COUNTS, **given)
+
+
+def test_alpha_in_all_its_forms():
+    for form in ("10*prior^0.5", Power(0.5, scale=10.0), Power(0.5, scale=10.0).to_data()):
+        assert from_data(methods.build("elm", COUNTS, alpha=form).knobs["alpha"]) == Power(0.5, scale=10.0)
+    assert from_data(methods.build("elm", COUNTS, alpha="3").knobs["alpha"]) == Constant(3.0)
