@@ -6,12 +6,14 @@ import os
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from .._version import __version__
 from ..errors import InputError, RunError
 from . import data, export, methods, posthoc, predict, report, train
+
+# The root of usage errors: typer's own click, or the click package with older versions of typer
+UsageProblem: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 app = typer.Typer(
     name="longtail",
@@ -50,16 +52,15 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command; a user's mistake is one sentence and exit code 2, a failed run exit code 1."""
     try:
         code = app(argv, standalone_mode=False)
-    except click.exceptions.Abort:
-        code = _say("interrupted", 130)
-    except click.ClickException as error:
-        hint = " (longtail --help lists the commands)" if "No such command" in error.format_message() else ""
-        code = _say(error.format_message() + hint, 2)
+    except UsageProblem as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        hint = " (longtail --help lists the commands)" if "No such command" in message else ""
+        code = _say(message + hint, 2)
     except InputError as error:
         code = _say(str(error), 2)
     except RunError as error:
         code = _say(str(error), 1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         code = _say("interrupted", 130)
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
