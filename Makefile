@@ -28,5 +28,21 @@ check: $(STAMP)
 bench: $(STAMP)
 	for b in losses data train diagnostics; do $(PYTHON) benchmarks/$$b.py || exit 1; done
 
+docs: $(STAMP)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --site-dir site
+
+# Examples with large packages, in an environment of their own: the one above stays as it is
+HEAVY ?= .venv-heavy
+
+$(HEAVY)/.installed: pyproject.toml constraints.txt
+	python3 -m venv $(HEAVY)
+	$(HEAVY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(HEAVY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,heavy]'
+	touch $@
+
+test-heavy: $(HEAVY)/.installed
+	$(HEAVY)/bin/python -m pytest -m heavy -rs
+
 clean:
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HEAVY) site demo .mypy_cache .ruff_cache .hypothesis
