@@ -1,0 +1,149 @@
+"""Networks by name; each returns ``Outputs(logits, embeddings)``.
+
+Every model has ``embed(x)``, ``head`` (``weight`` (C, K), ``bias`` (C,) or None; assignable), ``embedding_size`` and
+``num_classes``. Initialisation draws from torch's generator: after ``torch.manual_seed(s)`` a name gives
+the same weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, cast
+
+from torch import nn
+
+from ..errors import InputError, unknown
+from .heads import HEADS, Classifier, CosineHead, LinearHead, make_head
+from .mlp import MLP, mlp
+from .resnet import CIFAR_BLOCKS, LARGE_BLOCKS, CifarResNet, ResNet, resnet
+from .weights import load_weights
+from .wrap import Wrapped, wrap
+
+__all__ = [
+    "MLP",
+    "CifarResNet",
+    "Classifier",
+    "CosineHead",
+    "LinearHead",
+    "ResNet",
+    "Wrapped",
+    "build",
+    "load_weights",
+    "make_head",
+    "names",
+    "parameter_count",
+    "wrap",
+]
+
+_MLPS: dict[str, dict[str, Any]] = {
+    "mlp": {"hidden": (128, 64)},
+    # The paper's three ReLU layers for the two moons; K = 2 so that embeddings can be drawn.
+    "mlp-moons": {"hidden": (16, 8, 2), "bias": 0.1},
+    "linear": {"hidden": ()},
+}
+
+
+def names() -> list[str]:
+    """The models that ``build`` knows; ``package.module:factory`` is understood besides.
+
+    >>> names()[:5]
+    ['linear', 'mlp', 'mlp-moons', 'resnet20', 'resnet32']
+    """
+    return ["linear", "mlp", "mlp-moons", *CIFAR_BLOCKS, *LARGE_BLOCKS]
+
+
+def build(name: str, num_classes: int, input_shape: Sequence[int], head: str = "linear", **options: Any) -> nn.Module:
+    """A freshly initialised model by name.
+
+    Args:
+        name: one of ``names()``, or ``"package.module:factory"``: the factory is called with ``num_classes`` and
+            ``input_shape`` where it takes them, and what it returns goes through ``wrap``.
+        num_classes: C.
+        input_shape: the shape of one input: (3, H, W) for images, (K,) for features. MLPs flatten.
+        head: ``"linear"`` or ``"cosine"``.
+        options: ``hidden``, ``dropout``, ``bias`` for "mlp"; anything the factory takes for a factory.
+
+    >>> model = build("mlp", 10, (64,), hidden=(32,))
+    >>> model.embedding_size, model.num_classes
+    (32, 10)
+    """
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
+        raise InputError(f"num_classes must be a whole number of at least 1, got {num_classes!r}")
+    if head not in HEADS:
+        raise unknown("head", head, HEADS)
+    shape = tuple(int(n) for n in input_shape)
+    if ":" in name:
+        return _from_factory(name, num_classes, shape, head, options)
+    if name not in names():
+        raise unknown("model", name, [*names(), "package.module:factory"])
+    if name in _MLPS:
+        allowed = ("hidden", "dropout", "bias") if name != "linear" else ()
+        _check_options(name, options, allowed)
+        return mlp(num_classes, shape, head, **{**_MLPS[name], **options})
+    _check_options(name, options, ())
+    if len(shape) != 3:
+        raise InputError(
+            f"{name} takes images (channels, height, width), but an input here has shape {shape}: use mlp or linear"
+        )
+    return resnet(name, num_classes, shape[0], head)
+
+
+def _check_options(name: str, options: dict[str, Any], allowed: tuple[str, ...]) -> None:
+    for key in options:
+        if key not in allowed:
+            raise unknown(f"option of model {name}", key, allowed or ("none",))
+
+
+def _from_factory(name: str, num_classes: int, shape: tuple[int, ...], head: str, options: dict[str, Any]) -> nn.Module:
+    factory = _import(name)
+    given = {"num_classes": num_classes, "input_shape": shape}
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:
+        parameters = {}  # type: ignore[assignment]
+    accepted = {k: v for k, v in given.items() if k in parameters}
+    try:
+        module = factory(**accepted, **options)
+    except TypeError as e:
+        raise InputError(
+            f"model {name!r} cannot be called with {', '.join([*accepted, *options]) or 'nothing'}: {e}"
+        ) from e
+    if not isinstance(module, nn.Module):
+        raise InputError(f"model {name!r} must return a torch.nn.Module, got {type(module).__name__}")
+    model = module if isinstance(module, Classifier) else wrap(module)
+    if model.num_classes != num_classes:
+        raise InputError(
+            f"model {name!r} has {model.num_classes} outputs, but the data has {num_classes} classes: "
+            "let the factory take num_classes"
+        )
+    if head == "cosine" and not isinstance(model.head, CosineHead):
+        model.head = make_head(head, model.embedding_size, num_classes)
+    return model
+
+
+def _import(name: str) -> Any:
+    where, _, what = name.partition(":")
+    # The console script does not put the working directory on the path, as `python -m` does.
+    added = os.getcwd() not in sys.path
+    if added:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(where)
+    except (ImportError, ValueError) as e:
+        raise InputError(f"model {name!r}: module {where!r} cannot be imported ({e})") from e
+    finally:
+        if added:
+            sys.path.remove(os.getcwd())
+    factory = getattr(module, what, None)
+    if not callable(factory):
+        raise InputError(f"model {name!r}: {where} has no callable {what!r}")
+    return factory
+
+
+def parameter_count(model: nn.Module) -> int:
+    """How many numbers a model learns: public "ResNet-32" results are often four times as wide, so runs print it."""
+    return cast(int, sum(p.numel() for p in model.parameters()))
