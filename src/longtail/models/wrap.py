@@ -127,7 +127,8 @@ class Wrapped(nn.Module):
             raise InputError(f"{kind} did not use its linear layer {name!r} in this call: {hint}")
         if embeddings.ndim != 2:
             raise InputError(
-                f"the linear layer {name!r} of {kind} sees inputs of shape {tuple(embeddings.shape)}, not (B, K): pool them before it"
+                f"the linear layer {name!r} of {kind} sees inputs of shape {tuple(embeddings.shape)}, not (B, K): "
+                "pool them before it"
             )
         # Comparing values cannot be compiled; the first eager call does it.
         same = logits.shape == heard.shape

@@ -1,0 +1,247 @@
+"""Recipes: how a network is optimised, as Python objects. Table 3 of the paper, and quick ones.
+
+What the paper leaves open is decided here once, and ``Recipe.decisions()`` says it in plain sentences with every run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+
+from ..errors import InputError, unknown
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way of optimising: SGD with momentum, linear warm-up, then steps or a cosine.
+
+    Attributes:
+        name: what it is called; kept when fields are replaced, so a run's config holds every field besides.
+        model: of ``models.names()``, or ``package.module:factory``; ``model_options`` go to ``models.build``.
+        epochs, batch_size: the batch is that of all ranks together.
+        lr: the rate after warm-up.
+        warmup_epochs: linear from lr/steps up to lr; a fraction of an epoch is meant as such.
+        schedule: ``"step"`` (times ``decay_factor`` at each milestone, an epoch) or ``"cosine"`` (down to 0).
+        weight_decay: on weights only, see ``parameter_groups``.
+        clip: largest gradient norm, or None.
+        augment: name of the loader's augmentation; ``"auto"`` is what the kind of data calls for.
+        precision: ``"fp32"``, ``"bf16"``, or ``"auto"``: bf16 where the network convolves and the processor helps.
+        ema: decay of an average of the weights that is evaluated instead of them, or None.
+    """
+
+    name: str
+    model: str
+    epochs: int
+    batch_size: int
+    lr: float
+    warmup_epochs: float = 0.0
+    schedule: Literal["step", "cosine"] = "cosine"
+    milestones: tuple[float, ...] = ()
+    decay_factor: float = 0.1
+    weight_decay: float = 1e-4
+    momentum: float = 0.9
+    nesterov: bool = False
+    clip: float | None = None
+    augment: str = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    ema: float | None = None
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, low in (("epochs", 1), ("batch_size", 1)):
+            value = getattr(self, what)
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise InputError(f"{what} must be a whole number of at least {low}, got {value!r}")
+        if not (0 < self.lr < math.inf):
+            raise InputError(f"lr must be a number above 0, got {self.lr!r}")
+        for what in ("warmup_epochs", "weight_decay"):
+            if not (0 <= getattr(self, what) < math.inf):
+                raise InputError(f"{what} must be a number of at least 0, got {getattr(self, what)!r}")
+        if self.warmup_epochs > self.epochs:
+            raise InputError(f"warmup_epochs must not exceed the {self.epochs} epochs, got {self.warmup_epochs}")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum must be in [0, 1), got {self.momentum}")
+        if self.nesterov and not self.momentum:
+            raise InputError("nesterov needs a momentum above 0, got 0")
+        if self.schedule not in ("step", "cosine"):
+            raise unknown("schedule", self.schedule, ("step", "cosine"))
+        if self.precision not in ("auto", "fp32", "bf16"):
+            raise unknown("precision", self.precision, ("auto", "fp32", "bf16"))
+        if list(self.milestones) != sorted(self.milestones):
+            raise InputError(f"milestones must ascend, got {self.milestones}")
+        if self.clip is not None and not self.clip > 0:
+            raise InputError(f"clip must be a gradient norm above 0, got {self.clip}")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise InputError(f"ema must be a decay between 0 and 1, got {self.ema}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, all fields: what a run's config holds.
+
+        >>> Recipe.from_dict(get("cifar").to_dict()) == get("cifar")
+        True
+        """
+        data = dataclasses.asdict(self)
+        data["milestones"] = list(self.milestones)
+        data["model_options"] = {k: list(v) if isinstance(v, tuple) else v for k, v in self.model_options.items()}
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Recipe:
+        """A recipe from plain data; an unknown field is an error."""
+        fields = [f.name for f in dataclasses.fields(cls)]
+        for key in data:
+            if key not in fields:
+                raise unknown("recipe field", key, fields)
+        given = dict(data)
+        given["milestones"] = tuple(given.get("milestones", ()))
+        options = given.get("model_options", {})
+        given["model_options"] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+        return cls(**given)
+
+    def replace(self, **fields: Any) -> Recipe:
+        """The same recipe with some fields replaced; another model starts without the former one's options."""
+        if fields.get("model", self.model) != self.model:
+            fields.setdefault("model_options", {})
+        return Recipe.from_dict({**self.to_dict(), **fields})
+
+    def with_epochs(self, epochs: int) -> Recipe:
+        """Another length, warm-up and milestones in proportion.
+
+        >>> short = get("cifar").with_epochs(64)
+        >>> short.warmup_epochs, short.milestones
+        (3.75, (24.0, 48.0, 56.0))
+        """
+        if epochs == self.epochs:
+            return self
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+            raise InputError(f"epochs must be a whole number of at least 1, got {epochs!r}")
+        ratio = epochs / self.epochs
+        milestones = tuple(m * ratio for m in self.milestones)
+        return self.replace(epochs=epochs, warmup_epochs=self.warmup_epochs * ratio, milestones=milestones)
+
+    def lr_at(self, step: int, steps_per_epoch: int, epochs: int | None = None) -> float:
+        """The learning rate of a step (from 0) of a schedule of ``epochs`` (the recipe's own unless given).
+
+        Warm-up: ``lr·(step + 1)/w`` over its w steps, so that the first step moves too. Then ``lr·factor^k`` after k
+        milestones, or ``lr·½(1 + cos(π·(step − w)/(total − w)))``.
+
+        >>> cifar = get("cifar")
+        >>> [round(cifar.lr_at(e * 85, 85), 6) for e in (15, 95, 96, 192, 224)]
+        [0.4, 0.4, 0.04, 0.004, 0.0004]
+        """
+        recipe = self if epochs is None else self.with_epochs(epochs)
+        warmup = round(recipe.warmup_epochs * steps_per_epoch)
+        if step < warmup:
+            return self.lr * (step + 1) / warmup
+        if recipe.schedule == "step":
+            passed = sum(step >= round(m * steps_per_epoch) for m in recipe.milestones)
+            return float(self.lr * self.decay_factor**passed)
+        total = max(recipe.epochs * steps_per_epoch - warmup, 1)
+        return self.lr * 0.5 * (1 + math.cos(math.pi * min((step - warmup) / total, 1.0)))
+
+    def decisions(self) -> list[str]:
+        """What the paper leaves open and was decided here, one sentence each."""
+        said = [
+            f"SGD with {'Nesterov ' if self.nesterov else ''}momentum {self.momentum:g}, not dampened.",
+            f"Weight decay {self.weight_decay:g} acts on weights of convolutions and linear layers, the head's too, "
+            "not on biases or batch-norm parameters; it is added to the gradient as decay × weight.",
+            "Convolutions start from He et al.'s normal draw (fan-out), hidden linear layers from the same (fan-in), "
+            "batch norm at 1 and 0, the linear head uniform in ±1/√K, a cosine head normal with variance 1/K.",
+            f"Warm-up is linear by step over {self.warmup_epochs:g} epochs, the first step at lr/steps."
+            if self.warmup_epochs
+            else "There is no warm-up.",
+            "The last epoch's weights are the result: no epoch is chosen on held-out data.",
+        ]
+        if self.schedule == "cosine":
+            said.append("The cosine goes down to 0 at the last step, without restarts.")
+        if self.ema is not None:
+            said.append(f"An average of the weights (decay {self.ema:g} a step) is evaluated instead of the last ones.")
+        if self.clip is not None:
+            said.append(f"Gradients are clipped to norm {self.clip:g}.")
+        return said
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Groups for ``torch.optim.SGD``: weights (two dimensions or more) decay; biases and batch norm do not.
+
+    Frozen parameters are left out, and so is a group that is empty.
+    """
+    weights = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
+    others = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
+    groups = [{"params": weights, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [g for g in groups if g["params"]]
+
+
+_CIFAR = Recipe(
+    "cifar", "resnet32", epochs=256, batch_size=128, lr=0.4, warmup_epochs=15.0,
+    schedule="step", milestones=(96.0, 192.0, 224.0), weight_decay=1e-4,
+)  # fmt: skip
+_IMAGENET = Recipe("imagenet-lt", "resnet50", epochs=90, batch_size=512, lr=0.4, weight_decay=5e-4)
+
+_RECIPES = {
+    r.name: r
+    for r in (
+        # The three columns of Table 3; a warm-up is printed for CIFAR only.
+        _CIFAR,
+        _IMAGENET,
+        _IMAGENET.replace(name="inat2018", batch_size=1024, weight_decay=1e-4),
+        # Table 3's CIFAR column at a quarter of its length, for two CPU cores.
+        _CIFAR.with_epochs(64).replace(name="cifar-cpu"),
+        # For the highest accuracy of ResNet-32 at its true width: what the strongest one-stage methods train with.
+        Recipe(
+            "cifar-strong", "resnet32", epochs=200, batch_size=128, lr=0.1, warmup_epochs=5.0, weight_decay=5e-4,
+            nesterov=True, augment="strong", ema=0.999,
+        ),
+        # Small images and photographs of one's own, from a folder or a list.
+        Recipe("images", "resnet32", epochs=60, batch_size=128, lr=0.2, warmup_epochs=3.0, weight_decay=5e-4),
+        Recipe("photos", "resnet18", epochs=60, batch_size=64, lr=0.05, warmup_epochs=3.0, weight_decay=5e-4),
+        Recipe("digits", "mlp", epochs=30, batch_size=64, lr=0.1, warmup_epochs=1.0, weight_decay=5e-4),
+        Recipe("moons", "mlp-moons", epochs=100, batch_size=128, lr=0.1, warmup_epochs=2.0, weight_decay=1e-4),
+        Recipe("features", "mlp", epochs=30, batch_size=128, lr=0.1, warmup_epochs=1.0, weight_decay=5e-4),
+    )
+}  # fmt: skip
+
+_DEFAULTS = {
+    "cifar10-lt": "cifar",
+    "cifar100-lt": "cifar",
+    "imagenet-lt": "imagenet-lt",
+    "inat2018": "inat2018",
+    "digits-lt": "digits",
+    "moons": "moons",
+    "images": "images",
+    "files": "photos",
+    "features": "features",
+}
+
+
+def names() -> list[str]:
+    """The recipes by name."""
+    return list(_RECIPES)
+
+
+def get(name: str) -> Recipe:
+    """A recipe by name.
+
+    >>> get("cifar").milestones
+    (96.0, 192.0, 224.0)
+    """
+    if name not in _RECIPES:
+        raise unknown("recipe", name, _RECIPES)
+    return _RECIPES[name]
+
+
+def default_for(data: str, kind: str | None = None) -> Recipe:
+    """The recipe for built-in data by its name, or for other data by its kind ("images", "files", "features").
+
+    >>> default_for("cifar100-lt").name, default_for("my/folder", "files").name
+    ('cifar', 'photos')
+    """
+    for key in (data, kind):
+        if key in _DEFAULTS:
+            return _RECIPES[_DEFAULTS[key]]
+    raise unknown("kind of data", kind or data, _DEFAULTS)
