@@ -1,0 +1,352 @@
+"""The paper's seven figures: plain arrays in, a matplotlib ``Figure`` out; ``save`` writes PNG, SVG and PDF.
+
+Arrays are what ``summary.json`` holds: lists of numbers, quantiles at 0, 1, … 100 %, points as
+``{"x", "y", "labels"}``. Nothing here touches pyplot's global state, and the files are the same bytes for the same
+input.
+
+>>> figure = group_accuracy({"CE": {"head": 0.7, "torso": 0.4, "tail": None}}, {"head": 4, "torso": 6, "tail": 0})
+>>> [text.get_text() for text in figure.axes[0].texts][-1]
+'no classes'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ..counts import GROUPS
+from . import style
+from .style import Style
+
+Points = Mapping[str, Sequence[float]]
+Curves = Mapping[str, Mapping[str, Any]]  # by label of a method: {"quantiles": 101 values, "n": number of samples}
+
+_RC: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "longtail",
+    "svg.fonttype": "path",
+    "pdf.fonttype": 42,
+    "hatch.linewidth": 0.6,
+    "figure.dpi": 100,
+    "axes.unicode_minus": True,
+}
+_DPI = 160
+
+
+def save(figure: Figure, stem: str | Path) -> list[Path]:
+    """Write ``stem.png``, ``stem.svg`` and ``stem.pdf``; returns the three paths."""
+    stem = Path(stem)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    # no time of writing in the files: the same figure gives the same bytes
+    stamps: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with mpl.rc_context(_RC):
+        for kind, metadata in stamps.items():
+            path = stem.with_name(f"{stem.name}.{kind}")
+            figure.savefig(path, format=kind, dpi=_DPI, metadata=metadata)
+            written.append(path)
+    return written
+
+
+def two_moons(data: Points | None, embeddings: Mapping[str, Points], class_names: Sequence[str] = ()) -> Figure:
+    """Figure 1: the training data (where given) and the two-dimensional embeddings of each method."""
+    panels = ([("Training data", data)] if data is not None else []) + list(embeddings.items())
+    classes = sorted({int(c) for _, points in panels for c in points["labels"]})
+    colours = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
+    figure, axes = _panels(len(panels), height=3.1)
+    for i, (ax, (title, points)) in enumerate(zip(axes, panels)):
+        labels = np.asarray(points["labels"], dtype=int)
+        for c in classes:  # the rare class last, so that it lies on top
+            mask = labels == c
+            name = class_names[c] if c < len(class_names) else f"class {c}"
+            ax.scatter(
+                np.asarray(points["x"])[mask],
+                np.asarray(points["y"])[mask],
+                s=11,
+                color=colours[c % len(colours)],
+                marker=("o", "^", "s", "D", "v")[c % 5],
+                linewidths=0,
+                alpha=0.75,
+                label=name,
+            )
+        ax.set_title(title)
+        is_data = data is not None and i == 0
+        ax.set_xlabel("input 1" if is_data else "embedding 1")
+        ax.set_ylabel("input 2" if is_data else "embedding 2")
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(classes), markerscale=1.6)
+    return figure
+
+
+def group_accuracy(
+    accuracy: Mapping[str, Mapping[str, float | None]],
+    classes: Mapping[str, int],
+    *,
+    std: Mapping[str, Mapping[str, float | None]] | None = None,
+    title: str = "",
+    looks: Mapping[str, Style] | None = None,
+) -> Figure:
+    """Figure 2: test accuracy (0…1) by head, torso and tail; bars are means over seeds, whiskers one std.
+
+    Args:
+        accuracy: by method, by group (``"all"`` for the balanced accuracy, if wanted); None where there is none.
+        classes: how many classes each group has; a group without any says "no classes".
+    """
+    columns = (["all"] if any("all" in row for row in accuracy.values()) else []) + list(GROUPS)
+    labels = list(accuracy)
+    styles = style.of(labels, looks)
+    figure, (ax,) = _panels(1, width=max(5.2, 1.6 + 0.3 * len(labels) * len(columns)), height=3.4)
+    width = 0.82 / max(len(labels), 1)
+    top = max((v for row in accuracy.values() for v in row.values() if v is not None), default=1.0)
+    for i, label in enumerate(labels):
+        look = styles[label]
+        values = [accuracy[label].get(c) for c in columns]
+        errors = [(std or {}).get(label, {}).get(c) or 0.0 for c in columns]
+        places = [j + (i - (len(labels) - 1) / 2) * width for j in range(len(columns))]
+        shown = [(x, 100 * v, 100 * e) for x, v, e in zip(places, values, errors) if v is not None]
+        ax.bar(
+            [x for x, _, _ in shown],
+            [v for _, v, _ in shown],
+            width * 0.92,
+            color=look.color,
+            hatch=look.hatch,
+            edgecolor="white",
+            linewidth=0.4,
+            label=label,
+        )
+        whiskers = np.asarray([s for s in shown if s[2] > 0])
+        if whiskers.size:
+            x_y_e = whiskers.T
+            ax.errorbar(x_y_e[0], x_y_e[1], yerr=x_y_e[2], fmt="none", ecolor="#222222", elinewidth=0.9, capsize=2)
+        if len(labels) <= 8:
+            for x, v, e in shown:
+                ax.text(x, v + e + 0.008 * 100 * top, f"{v:.1f}", ha="center", va="bottom", fontsize=6.5)
+    for j, column in enumerate(columns):
+        if classes.get(column) == 0:
+            ax.text(j, 1.5, "no classes", ha="center", va="bottom", color="#555555", style="italic")
+    names = {g: f"{g.capitalize()}\n({_plural(classes.get(g, 0), 'class', 'classes')})" for g in GROUPS}
+    ax.set_xticks(range(len(columns)), ["All\n(balanced)" if c == "all" else names[c] for c in columns])
+    ax.set_xlim(-0.55, len(columns) - 0.45)
+    ax.set_ylim(0, min(100 * top * 1.12 + 1, 104))
+    ax.set_ylabel("test accuracy (%), mean over classes")
+    ax.grid(axis="x", visible=False)
+    ax.set_title(title)
+    _legend(figure, ax, labels)
+    return figure
+
+
+def margin_distributions(
+    curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Mapping[str, Style] | None = None
+) -> Figure:
+    """Figure 3: density of the logit margin γ(x, y) = f_y(x) − max f_y'(x), one panel a label (the outer key)."""
+    figure = _densities(curves, f"margin γ(x, y) in logits, {split} samples", looks, title)
+    for ax in figure.axes:
+        ax.axvline(0, color="#222222", linewidth=0.8, linestyle=":")
+    figure.axes[0].annotate(
+        "wrong ← 0 → right", (0, 1.0), xycoords=("data", "axes fraction"), fontsize=7, ha="center", va="bottom"
+    )
+    figure.axes[0].title.set_position((0.5, 1.06))
+    return figure
+
+
+def dmax_distributions(curves: Mapping[str, Curves], *, title: str = "", looks: Any = None) -> Figure:
+    """Figure 4: density of the largest distance to a sample of the same class, over the largest norm; training data."""
+    return _densities(curves, "d_max(x) / max ‖Φ‖, training samples", looks, title, low=0.0)
+
+
+def margin_cdfs(
+    curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Mapping[str, Style] | None = None
+) -> Figure:
+    """Figure 6: cumulative distribution of the margins; at 0 it is the share of samples misclassified."""
+    figure, axes = _panels(len(curves), height=2.9, sharey=True)
+    for ax, (panel, rows) in zip(axes, curves.items()):
+        for label, look in style.of(rows, looks).items():
+            values = np.asarray(rows[label]["quantiles"], dtype=float)
+            ax.plot(
+                values,
+                np.linspace(0, 1, values.size),
+                color=look.color,
+                linestyle=look.line,
+                label=label,
+                linewidth=1.6,
+            )
+        ax.axvline(0, color="#222222", linewidth=0.8, linestyle=":")
+        ax.set_title(panel)
+        ax.set_xlabel(f"margin γ(x, y) in logits, {split} samples")
+        ax.set_ylim(0, 1)
+    axes[0].set_ylabel("share of samples below")
+    figure.suptitle(title, fontsize=10)
+    _legend(figure, axes[0], _all_labels(curves))
+    return figure
+
+
+def tsne(panels: Mapping[str, Points], class_group: Sequence[str], *, title: str = "") -> Figure:
+    """Figure 5: t-SNE of training embeddings, one panel a method; hue and marker say the group, shade the class."""
+    figure, axes = _panels(len(panels), height=3.2)
+    present: list[str] = []
+    for ax, (label, points) in zip(axes, panels.items()):
+        x, y = np.asarray(points["x"], dtype=float), np.asarray(points["y"], dtype=float)
+        labels = np.asarray(points["labels"], dtype=int)
+        for group in GROUPS:
+            classes = [c for c in sorted(set(labels.tolist())) if class_group[c] == group]
+            if classes and group not in present:
+                present.append(group)
+            for i, c in enumerate(classes):
+                mask = labels == c
+                shade = _shade(style.GROUP_COLOURS[group], i, len(classes))
+                ax.scatter(x[mask], y[mask], s=13, color=shade, marker=style.GROUP_MARKERS[group], linewidths=0)
+        ax.set_title(label)
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.set_xlabel("t-SNE 1 (no unit)")
+    axes[0].set_ylabel("t-SNE 2 (no unit)")
+    figure.suptitle(title, fontsize=10)
+    handles = [
+        Line2D([], [], linestyle="", marker=style.GROUP_MARKERS[g], color=style.GROUP_COLOURS[g], label=g.capitalize())
+        for g in GROUPS
+        if g in present
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, title="one shade a class")
+    return figure
+
+
+def sensitivity(
+    sweeps: Mapping[str, Mapping[str, Sequence[Any]]],
+    *,
+    baselines: Mapping[str, float] | None = None,
+    title: str = "",
+    looks: Mapping[str, Style] | None = None,
+    color: str = style.COLOURS["elm"],
+) -> Figure:
+    """Figure 7: balanced accuracy (0…1) against a knob.
+
+    Args:
+        sweeps: by knob (``"λ"``, ``"α"``): ``{"values", "accuracy", "std"}`` in the order of the values. Numbers go on
+            a logarithmic axis (0 at its left end), anything else on an axis of categories.
+        baselines: by method, drawn as horizontal lines.
+    """
+    figure, axes = _panels(len(sweeps), width=3.9 * len(sweeps), height=3.2, sharey=True)
+    for ax, (knob, sweep) in zip(axes, sweeps.items()):
+        values, accuracy = list(sweep["values"]), 100 * np.asarray(sweep["accuracy"], dtype=float)
+        errors = [100 * (e or 0.0) for e in sweep.get("std", [0.0] * len(values))]
+        places, ticks = _knob_axis(values)
+        ax.errorbar(places, accuracy, yerr=errors, color=color, marker="o", markersize=5, capsize=3, linewidth=1.5)
+        ax.set_xticks(places, ticks, rotation=0 if max(map(len, ticks)) < 7 else 25)
+        ax.set_xlabel(f"{knob} (logarithmic)" if _numeric(values) else knob)
+        ax.margins(x=0.08, y=0.15)
+        for label, look in style.of(baselines or {}, looks).items():
+            height = 100 * (baselines or {})[label]
+            ax.axhline(height, color=look.color, linestyle="--", linewidth=1.2, label=label)
+    axes[0].set_ylabel("balanced test accuracy (%)")
+    figure.suptitle(title, fontsize=10)
+    if baselines:
+        _legend(figure, axes[0], list(baselines))
+    return figure
+
+
+def _panels(
+    count: int, *, height: float, width: float | None = None, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure of panels, three in a row."""
+    count = max(count, 1)
+    columns = min(count, 3)
+    rows = math.ceil(count / columns)
+    with mpl.rc_context(_RC):
+        figure = Figure(figsize=(width or max(3.3 * columns, 4.2), height * rows + 0.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=sharey)
+    axes = list(grid.flat)
+    for spare in axes[count:]:
+        spare.remove()
+    return figure, axes[:count]
+
+
+def _densities(
+    curves: Mapping[str, Curves], xlabel: str, looks: Mapping[str, Style] | None, title: str, low: float | None = None
+) -> Figure:
+    figure, axes = _panels(len(curves), height=2.9)
+    for ax, (panel, rows) in zip(axes, curves.items()):
+        for label, look in style.of(rows, looks).items():
+            x, y = _density(np.asarray(rows[label]["quantiles"], dtype=float), int(rows[label].get("n", 101)), low)
+            ax.plot(x, y, color=look.color, linestyle=look.line, linewidth=1.6, label=label)
+            ax.fill_between(x, y, color=look.color, alpha=0.08, linewidth=0)
+        ax.set_ylim(bottom=0)
+        ax.set_title(panel)
+        ax.set_xlabel(xlabel)
+    axes[0].set_ylabel("density")
+    figure.suptitle(title, fontsize=10)
+    _legend(figure, axes[0], _all_labels(curves))
+    return figure
+
+
+def _density(quantiles: np.ndarray, n: int, low: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """A Gaussian kernel estimate from quantiles, the bandwidth Silverman's for n samples; reflected at ``low``."""
+    spread = min(float(quantiles.std()), float(np.subtract(*np.percentile(quantiles, [75, 25]))) / 1.34 or math.inf)
+    scale = max(abs(float(quantiles.max())), abs(float(quantiles.min())), 1e-9)
+    width = max(0.9 * spread * max(n, 1) ** -0.2, 1e-3 * scale)
+    grid = np.linspace(quantiles.min() - 3 * width, quantiles.max() + 3 * width, 256)
+    if low is not None:
+        grid = np.linspace(max(grid[0], low), grid[-1], 256)
+    density = _kernel(grid, quantiles, width)
+    if low is not None:
+        density += _kernel(grid, 2 * low - quantiles, width)
+    return grid, density
+
+
+def _kernel(grid: np.ndarray, centres: np.ndarray, width: float) -> np.ndarray:
+    z = (grid[:, None] - centres[None, :]) / width
+    result: np.ndarray = np.exp(-0.5 * z**2).mean(axis=1) / (width * math.sqrt(2 * math.pi))
+    return result
+
+
+def _legend(figure: Figure, ax: Axes, labels: Sequence[str]) -> None:
+    handles, names = ax.get_legend_handles_labels()
+    longest = max((len(n) for n in labels), default=1)
+    room = figure.get_figwidth() * 13  # characters of this size that fit side by side
+    columns = max(1, min(len(labels), int(room // (longest + 7))))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8.5)
+
+
+def _all_labels(curves: Mapping[str, Curves]) -> list[str]:
+    return list(dict.fromkeys(label for rows in curves.values() for label in rows))
+
+
+def _shade(colour: str, index: int, count: int) -> tuple[float, float, float]:
+    """The colour itself, or mixed with white or black so that classes of one group can be told apart."""
+    rgb = np.asarray(mpl.colors.to_rgb(colour))
+    place = 0.0 if count == 1 else 2 * index / (count - 1) - 1
+    mixed = rgb + (1 - rgb) * 0.6 * place if place > 0 else rgb * (1 + 0.55 * place)
+    return float(mixed[0]), float(mixed[1]), float(mixed[2])
+
+
+def _numeric(values: Sequence[Any]) -> bool:
+    return all(isinstance(v, (int, float)) for v in values)
+
+
+def _knob_axis(values: Sequence[Any]) -> tuple[list[float], list[str]]:
+    if not _numeric(values):
+        return [float(i) for i in range(len(values))], [str(v) for v in values]
+    positive = [v for v in values if v > 0]
+    zero = math.log10(min(positive)) - 1 if positive else 0.0
+    return [math.log10(v) if v > 0 else zero for v in values], [f"{v:g}" for v in values]
+
+
+def _plural(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

@@ -1,0 +1,231 @@
+"""Runs put together: seeds of one configuration form a group with a label, groups on one data set a ``DataSet``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+from ..counts import ClassCounts
+from ..errors import InputError
+from . import paper
+from .runs import Run, condition
+
+# Short names for legends and table rows; a method which is not here is called by its own name.
+SHORT = {
+    "ce": "CE",
+    "cb-focal": "CB Focal",
+    "ldam-drw": "LDAM + DRW",
+    "logadj": "LogAdj",
+    "equalised": "Equalised",
+    "vs": "VS",
+    "dro-lt": "DRO-LT",
+    "dro-lt-multistage": "DRO-LT (multi-stage)",
+    "tau-norm": "τ-norm",
+    "crt": "cRT",
+    "lws": "LWS",
+    "elm": "ELM",
+    "center": "Center",
+    "spreadout": "Spreadout",
+    "range": "Range",
+    "hybrid": "Hybrid",
+    "supcon": "SupCon",
+    "triplet": "Triplet",
+    "contrastive": "Contrastive",
+}
+SYMBOL = {"lam": "λ", "alpha": "α", "tau": "τ", "gamma": "γ", "beta": "β", "epsilon": "ε"}
+_ORDER = [row.method for row in paper.TABLE2]
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Mean and standard deviation (n − 1; None for a single value) over seeds."""
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> Stat | None:
+        """None if any seed lacks the value: a mean over other seeds than the row says would mislead."""
+        known = [v for v in values if v is not None]
+        if not known or len(known) < len(values):
+            return None
+        mean = math.fsum(known) / len(known)
+        if len(known) == 1:
+            return cls(mean, None, 1)
+        return cls(mean, math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1)), len(known))
+
+    def percent(self) -> str:
+        return f"{100 * self.mean:.2f}" + ("" if self.std is None else f" ± {100 * self.std:.2f}")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs which differ in nothing but the seed; ``changed`` are the knobs that are not the method's defaults."""
+
+    label: str
+    runs: list[Run]
+    changed: dict[str, Any]
+
+    @property
+    def first(self) -> Run:
+        return self.runs[0]
+
+    @property
+    def method(self) -> str:
+        return self.first.method
+
+    def stat(self, value: Callable[[Run], float | None]) -> Stat | None:
+        return Stat.of([value(run) for run in self.runs])
+
+    @property
+    def balanced(self) -> Stat:
+        stat = self.stat(lambda run: run.number("test", "balanced"))
+        assert stat is not None  # reading a run checks it
+        return stat
+
+    def accuracy(self, group: str) -> Stat | None:
+        return self.stat(lambda run: run.group_accuracy(group))
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """All groups of runs on one data set, in the order of the paper's table."""
+
+    name: str
+    title: str
+    groups: list[Group]
+
+    @property
+    def first(self) -> Run:
+        return self.groups[0].first
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for group in self.groups for run in group.runs]
+
+    @property
+    def counts(self) -> ClassCounts:
+        return self.first.counts
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many classes each of head, torso and tail has."""
+        return {name: len(index) for name, index in self.counts.groups().items()}
+
+    @property
+    def class_group(self) -> list[str]:
+        """Head, torso or tail for each class."""
+        index = {int(c): name for name, classes in self.counts.groups().items() for c in classes}
+        return [index[c] for c in range(self.counts.num_classes)]
+
+    def plain(self, method: str) -> Group | None:
+        """The group of a method at the paper's settings (no knob changed); the one with most epochs, then seeds."""
+        found = [g for g in self.groups if g.method == method and not g.changed]
+        return max(found, key=lambda g: (g.first.epochs or 0, len(g.runs)), default=None)
+
+
+def knob_text(value: Any) -> str:
+    """A knob's value in the short form which the command line reads.
+
+    >>> knob_text({"kind": "Power", "exponent": 0.5, "scale": 10.0, "of": "prior"})
+    '10*prior^0.5'
+    >>> knob_text(0.01), knob_text(True)
+    ('0.01', 'true')
+    """
+    if isinstance(value, dict):
+        kind = value.get("kind")
+        if kind == "Constant":
+            return knob_text(value.get("value"))
+        if kind == "Power":
+            base = "prior" if value.get("of", "prior") == "prior" else "n"
+            scale, exponent = value.get("scale", 1.0), value.get("exponent")
+            power = "" if exponent == 1 else f"^{knob_text(exponent)}"
+            return ("" if scale == 1 else f"{knob_text(scale)}*") + base + power
+        return json.dumps(value, sort_keys=True)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def knobs_text(knobs: dict[str, Any]) -> str:
+    return ", ".join(f"{SYMBOL.get(k, k)} = {knob_text(v)}" for k, v in knobs.items())
+
+
+def datasets(runs: Sequence[Run]) -> list[DataSet]:
+    """Group runs by data set and configuration: the paper's data sets first, the paper's rows first."""
+    by_data: dict[str, list[Run]] = {}
+    for run in runs:
+        by_data.setdefault(json.dumps([run.data, run.options, run.counts.n.tolist()], sort_keys=True), []).append(run)
+    names = [sets[0].data for sets in by_data.values()]
+    found = []
+    for same in by_data.values():
+        title = data_title(same[0], alone=names.count(same[0].data) == 1)
+        found.append(DataSet(same[0].data, title, _groups(same)))
+    known = list(paper.DATASETS)
+    return sorted(found, key=lambda d: (known.index(d.name) if d.name in known else len(known), d.title))
+
+
+def data_title(run: Run, alone: bool = True) -> str:
+    """A data set's name; where several variants of it are present, with its options."""
+    # a data set from disk is named by its path, of which the last part says enough
+    title = paper.DATASETS.get(run.data) or PurePath(run.data).name or run.data
+    if alone:
+        return title
+    options = ", ".join(f"{k} = {knob_text(v)}" for k, v in sorted(run.options.items())) or "default options"
+    return f"{title} ({options})"
+
+
+def _groups(runs: list[Run]) -> list[Group]:
+    by_condition: dict[str, list[Run]] = {}
+    for run in runs:
+        by_condition.setdefault(json.dumps(condition(run), sort_keys=True, default=str), []).append(run)
+    groups = []
+    for same in by_condition.values():
+        same.sort(key=lambda r: (r.seed is None, r.seed or 0))
+        changed = _changed(same[0], [r for r in runs if r.method == same[0].method])
+        name = SHORT.get(same[0].method, same[0].method)
+        groups.append(Group(f"{name} ({knobs_text(changed)})" if changed else name, same, changed))
+    groups.sort(key=lambda g: (_ORDER.index(g.method) if g.method in _ORDER else len(_ORDER), g.method, g.label))
+    return _distinct(groups)
+
+
+def _changed(run: Run, peers: list[Run]) -> dict[str, Any]:
+    """The knobs which are not the method's defaults on this data set.
+
+    For a method that this version does not know: those in which its runs differ from one another.
+    """
+    from .. import methods
+
+    try:
+        defaults = methods.build(run.method, run.counts, data=run.data).knobs
+    except InputError:
+        return {k: v for k, v in run.knobs.items() if any(p.knobs.get(k) != v for p in peers)}
+    return {k: v for k, v in run.knobs.items() if k not in defaults or defaults[k] != v}
+
+
+def _distinct(groups: list[Group]) -> list[Group]:
+    """Groups of one label differ in model, epochs, precision or recipe: append what tells them apart."""
+    result = []
+    for group in groups:
+        peers = [g for g in groups if g.label == group.label]
+        parts: list[str] = []
+        for what, value in _circumstances(group.first).items():
+            if any(_circumstances(p.first).get(what) != value for p in peers):
+                parts.append(value)
+        result.append(replace(group, label=" · ".join([group.label, *parts])))
+    return result
+
+
+def _circumstances(run: Run) -> dict[str, str]:
+    fixed = {
+        "model": run.model,
+        "epochs": f"{run.epochs} epochs",
+        "precision": run.precision,
+    }
+    recipe = {f"recipe {k}": f"{k} {knob_text(v)}" for k, v in run.recipe.items() if k != "epochs"}
+    return {**fixed, **recipe}
