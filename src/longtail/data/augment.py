@@ -1,0 +1,108 @@
+"""Augmentation of whole batches as tensor operations, in two steps: draw random numbers, then apply them.
+
+Drawing is apart from applying so that one global batch can be drawn for, cut over ranks or workers, and come out
+the same whatever the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import pad
+
+from ..errors import unknown
+
+Draw = dict[str, Tensor]
+
+
+class Step(Protocol):
+    def draw(self, n: int, generator: Generator) -> Draw:
+        """Random numbers for ``n`` samples: tensors with ``n`` rows."""
+        ...
+
+    def apply(self, x: Tensor, draw: Draw) -> Tensor: ...
+
+
+class CropFlip:
+    """Pad by ``pad`` black pixels, cut a window of the old size anywhere, mirror with probability ½."""
+
+    def __init__(self, pad: int = 4) -> None:
+        self.pad = pad
+
+    def draw(self, n: int, generator: Generator) -> Draw:
+        return {
+            "shift": torch.randint(0, 2 * self.pad + 1, (n, 2), generator=generator),
+            "flip": torch.randint(0, 2, (n,), generator=generator),
+        }
+
+    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+        B, C, H, W = x.shape
+        padded = pad(x, (self.pad,) * 4)
+        h, w = padded.shape[2:]
+        # Each window is C·H runs of W adjacent bytes: select runs, not pixels, from a view with a row at every offset.
+        flat = padded.flatten()
+        runs = flat.as_strided((flat.numel() - W + 1, W), (1, 1))
+        corner = torch.arange(B, device=x.device) * (C * h * w) + draw["shift"][:, 0] * w + draw["shift"][:, 1]
+        inner = torch.arange(C, device=x.device)[:, None] * (h * w) + torch.arange(H, device=x.device) * w
+        cut = runs.index_select(0, (corner[:, None] + inner.flatten()).flatten()).view(B, C, H, W)
+        both = torch.cat((cut, cut.flip(3)))
+        return both.index_select(0, torch.arange(B, device=x.device) + B * draw["flip"])
+
+
+class Cutout:
+    """A square of ``size`` pixels, centred anywhere and clipped at the border, takes the data set's mean colour."""
+
+    def __init__(self, size: int, fill: Sequence[int]) -> None:
+        self.size = size
+        self.fill = fill
+
+    def draw(self, n: int, generator: Generator) -> Draw:
+        return {"centre": torch.rand((n, 2), generator=generator)}
+
+    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+        inside = []
+        for axis, side in enumerate(x.shape[2:]):
+            low = (draw["centre"][:, axis] * side).long() - self.size // 2
+            at = torch.arange(side, device=x.device)
+            inside.append((at >= low[:, None]) & (at < low[:, None] + self.size))
+        hole = (inside[0][:, :, None] & inside[1][:, None, :])[:, None]
+        return torch.where(hole, torch.tensor(self.fill, dtype=x.dtype, device=x.device).view(1, -1, 1, 1), x)
+
+
+class Noise:
+    """Gaussian noise, ``scale`` (K,) times a standard normal: what views of features differ by."""
+
+    def __init__(self, scale: Tensor) -> None:
+        self.scale = scale
+
+    def draw(self, n: int, generator: Generator) -> Draw:
+        return {"noise": torch.randn((n, *self.scale.shape), generator=generator)}
+
+    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+        return x + draw["noise"] * self.scale.to(x.device)
+
+
+def steps_for_images(name: str, shape: Sequence[int], mean: Sequence[float] | None) -> list[Step]:
+    """The steps that a name stands for, on uint8 images of ``shape`` (C, H, W)."""
+    if name == "none":
+        return []
+    steps: list[Step] = [CropFlip()]
+    for part in [] if name in ("auto", "crop-flip") else name.split("+"):
+        if part == "cutout":
+            fill = [round(255 * m) for m in mean] if mean is not None else [0] * shape[0]
+            steps.append(Cutout(shape[1] // 2, fill))
+        else:
+            raise unknown("augmentation of images", part, ("auto", "none", "crop-flip", "cutout"))
+    return steps
+
+
+def steps_for_features(name: str, inputs: Tensor, views: int) -> list[Step]:
+    """Noise of a tenth of each feature's deviation where there are several views or it is asked for."""
+    if name not in ("auto", "none", "noise"):
+        raise unknown("augmentation of features", name, ("auto", "none", "noise"))
+    if name == "none" or (name == "auto" and views == 1):
+        return []
+    return [Noise(0.1 * inputs.float().std(0, correction=0))]

@@ -1,0 +1,186 @@
+"""What every source becomes: a `Dataset` of up to three `Split`s, in memory or as named image files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..counts import ClassCounts
+from ..errors import InputError
+
+Kind = Literal["images", "features", "files"]
+
+
+class Files:
+    """Image files that are named but not read: one byte string and offsets, not a list of Python strings.
+
+    Half a million paths cost some 30 MB, start-up of worker processes does not copy them one by one, and reading
+    one does not touch reference counts (which would unshare the memory of forked workers).
+
+    Args:
+        paths: relative to ``root``.
+        root: the folder that the paths start from.
+        size: side of the square that the network gets; evaluation resizes the short side to ``size · 256/224`` first.
+        origin: where the list came from, for messages; None where the paths speak for themselves.
+
+    >>> files = Files(["a/1.jpg", "b/2.jpg"], root="images")
+    >>> len(files), files[1].as_posix(), files.take([1]).names()
+    (2, 'images/b/2.jpg', ['b/2.jpg'])
+    """
+
+    def __init__(
+        self, paths: Iterable[str], root: str | Path, size: int = 224, origin: str | None = None, first_line: int = 1
+    ) -> None:
+        encoded = [path.encode("utf-8", "surrogateescape") for path in paths]
+        self.root = Path(root)
+        self.size = size
+        self.origin = origin
+        self._ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
+        self._bytes = np.frombuffer(b"".join(encoded), np.uint8)
+        self._lines = np.arange(first_line, first_line + len(encoded), dtype=np.int32)
+
+    def name(self, i: int) -> str:
+        """The path as listed, without the root."""
+        start = self._ends[i - 1] if i else 0
+        return self._bytes[start : self._ends[i]].tobytes().decode("utf-8", "surrogateescape")
+
+    def names(self) -> list[str]:
+        return [self.name(i) for i in range(len(self))]
+
+    @property
+    def paths(self) -> list[Path]:
+        return [self[i] for i in range(len(self))]
+
+    def where(self, i: int) -> str:
+        """How a message names file ``i``: its path, and its line where it came from a list."""
+        return str(self[i]) if self.origin is None else f"{self[i]} ({self.origin}, line {self._lines[i]})"
+
+    def take(self, indices: Iterable[int] | Tensor) -> Files:
+        chosen = [int(i) for i in indices]
+        taken = Files((self.name(i) for i in chosen), self.root, self.size, self.origin)
+        taken._lines = self._lines[np.asarray(chosen, dtype=np.int64)]
+        return taken
+
+    def digest(self) -> bytes:
+        return hashlib.sha256(self._bytes.tobytes() + self._ends.tobytes()).digest()
+
+    def __getitem__(self, i: int) -> Path:
+        if not 0 <= i < len(self):
+            raise IndexError(i)
+        return self.root / self.name(i)
+
+    def __iter__(self) -> Iterator[Path]:
+        return (self[i] for i in range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __repr__(self) -> str:
+        return f"Files({len(self)} under {self.root})"
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Samples and labels.
+
+    Attributes:
+        inputs: uint8 (N, channels, H, W), or float32 (N, K), or `Files`.
+        labels: int64 (N,).
+        indices: int64 (N,), each sample's place in the source's own order.
+        mean, std: per channel, of pixels in [0, 1]: what `Loader` normalises images with; None leaves them in [0, 1].
+    """
+
+    inputs: Tensor | Files
+    labels: Tensor
+    indices: Tensor
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.inputs) == len(self.labels) == len(self.indices):
+            sizes = len(self.inputs), len(self.labels), len(self.indices)
+            raise InputError("a split needs as many inputs as labels and indices, got {}, {} and {}".format(*sizes))
+
+    @property
+    def kind(self) -> Kind:
+        if isinstance(self.inputs, Files):
+            return "files"
+        return "images" if self.inputs.dtype == torch.uint8 else "features"
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample as the network gets it."""
+        if isinstance(self.inputs, Files):
+            return (3, self.inputs.size, self.inputs.size)
+        return tuple(self.inputs.shape[1:])
+
+    def take(self, positions: Tensor) -> Split:
+        """The samples at these positions, in this order."""
+        inputs = self.inputs.take(positions) if isinstance(self.inputs, Files) else self.inputs[positions]
+        return Split(inputs, self.labels[positions], self.indices[positions], self.mean, self.std)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A long-tailed problem: training data, a balanced test set, and validation data where there is any.
+
+    Attributes:
+        counts: of the training labels.
+        fingerprint: hash of every split's indices and labels (and of the paths of files): equal fingerprints mean
+            the same split, so results may stand side by side.
+        notes: what was decided on the way, one sentence each.
+    """
+
+    name: str
+    train: Split
+    val: Split | None
+    test: Split
+    class_names: list[str]
+    fingerprint: str
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> ClassCounts:
+        return ClassCounts.from_labels(self.train.labels, len(self.class_names))
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def kind(self) -> Kind:
+        return self.train.kind
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.train.input_shape
+
+    def __repr__(self) -> str:
+        val = "no" if self.val is None else len(self.val)
+        return (
+            f"Dataset({self.name!r}: {self.num_classes} classes, {self.kind}, "
+            f"{len(self.train)} train, {val} val, {len(self.test)} test, {self.fingerprint})"
+        )
+
+
+def fingerprint(name: str, splits: Iterable[Split | None]) -> str:
+    """Sixteen hexadecimal digits that change whenever any split's samples, order or labels do."""
+    digest = hashlib.sha256(name.encode())
+    for split in splits:
+        digest.update(b"|")
+        if split is not None:
+            digest.update(split.indices.numpy().astype("<i8").tobytes())
+            digest.update(split.labels.numpy().astype("<i8").tobytes())
+            if isinstance(split.inputs, Files):
+                digest.update(split.inputs.digest())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,64 @@
+"""Built-in problems that need no download: scikit-learn's real digits, and the paper's two moons."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ..errors import InputError
+from .dataset import Dataset, Split, fingerprint
+from .profiles import Profile, Source, assemble, check_seed, shuffled_by_class
+
+TEST_PER_CLASS = 40
+VAL_PER_CLASS = 40
+
+
+def digits_lt(
+    *, profile: Profile = "exp", ratio: float = 50, n_max: int = 130, seed: int | None = None, holdout: float = 0.0
+) -> Dataset:
+    """Real 8×8 handwritten digits as 64 features in [0, 1]: 40 test images a class, EXP from 130 down to 2.
+
+    The test images are the same for every seed and profile.
+    """
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    x, y = torch.from_numpy(pixels / 16).float(), torch.from_numpy(labels).long()
+    order = shuffled_by_class(y, 10, seed=0)
+    test = torch.cat([positions[-TEST_PER_CLASS:] for positions in order])
+    rest = torch.cat([positions[:-TEST_PER_CLASS] for positions in order]).sort().values
+    whole = Split(x, y, torch.arange(len(y)))
+    note = f"{len(test)} test images: differences under 3 points of accuracy are noise"
+    source = Source("digits-lt", whole.take(rest), whole.take(test), [str(d) for d in range(10)], notes=(note,))
+    return assemble(
+        source, profile=profile, ratio=ratio, n_max=n_max, seed=seed, holdout=holdout, val_per_class=VAL_PER_CLASS
+    )
+
+
+def moons(*, n: int = 1000, tail: float = 0.05, noise: float = 0.1, seed: int | None = None) -> Dataset:
+    """Two moons in the plane, the second of which has a share ``tail`` of the ``n`` training points (Figure 1).
+
+    Validation (500 points) and test (2,000) are balanced, and drawn from the same distribution.
+    """
+    from sklearn.datasets import make_moons
+
+    seed = check_seed(seed)
+    if isinstance(n, bool) or not isinstance(n, int) or n < 2:
+        raise InputError(f"n must be a whole number of at least 2, got {n!r}")
+    rare = round(n * tail) if 0 < tail < 1 else 0
+    if not 0 < rare < n:
+        raise InputError(f"tail must be a share in (0, 1) that leaves both classes a point, got {tail!r} of {n}")
+    if not 0 <= noise < float("inf"):
+        raise InputError(f"noise must be a standard deviation of at least 0, got {noise!r}")
+    splits: list[Split] = []
+    start = 0
+    for sizes in ((n - rare, rare), (250, 250), (1000, 1000)):
+        rng = np.random.RandomState([seed, len(splits)])
+        points, labels = make_moons(sizes, noise=noise or None, random_state=rng, shuffle=False)
+        size = sum(sizes)
+        indices = torch.arange(start, start + size)
+        splits.append(Split(torch.from_numpy(points).float(), torch.from_numpy(labels).long(), indices))
+        start += size
+    train, val, test = splits
+    name = f"moons n={n} tail={tail} noise={noise} seed={seed}"  # the points are drawn, so indices alone say nothing
+    return Dataset("moons", train, val, test, ["head", "tail"], fingerprint(name, splits))

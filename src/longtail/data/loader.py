@@ -1,0 +1,187 @@
+"""Batches: the order and every random number are a pure function of (seed, epoch, batch)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from ..counts import ClassCounts
+from ..errors import InputError, unknown
+from . import augment as augmentation
+from . import samplers
+from .augment import Draw, Step
+from .dataset import Files, Split
+
+
+class Batch(NamedTuple):
+    """``inputs`` float32, normalised, on the device; ``labels`` int64; ``ids`` int64, positions in the split."""
+
+    inputs: Tensor
+    labels: Tensor
+    ids: Tensor
+
+
+class Job(NamedTuple):
+    """What one process does for one batch: which samples, and the random numbers of each view (none in evaluation)."""
+
+    ids: Tensor
+    views: tuple[list[Draw], ...]
+
+
+class Loader:
+    """Feeds a split, again and again, always the same way.
+
+    ``loader.epoch(e)`` depends on ``seed`` and ``e`` alone: not on what was read before, nor on the number of
+    workers. With ``world_size`` W, rank r gets the r-th slice of each global batch of ``W · batch_size`` samples, so
+    2 × 64 sees what 1 × 128 sees.
+
+    Args:
+        train: shuffle and augment; otherwise all samples once, in order, by every rank.
+        sampler: "instance", "balanced", "sqrt", "progressive" (needs ``epochs``) or "pairs".
+        views: augmentations of each sample: inputs become [view 1 of all; view 2 of all], labels and ids repeat.
+        augment: "auto", "none", or by name; for in-memory images "crop-flip", "cutout", "autoaugment",
+            "randaugment" and combinations such as "autoaugment+cutout"; for features "noise".
+        workers: processes that read image files; in-memory data needs none.
+        counts: only needed where the split lacks some of the classes.
+        drop_last: whether an incomplete last batch is left out: by default in training, if there is another.
+
+    >>> from longtail.data import load
+    >>> loader = Loader(load("moons").train, 128, seed=1)
+    >>> len(loader), next(loader.epoch(0)).inputs.shape
+    (7, torch.Size([128, 2]))
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        train: bool = True,
+        sampler: str = "instance",
+        views: int = 1,
+        augment: str = "auto",
+        device: str | torch.device = "cpu",
+        workers: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        counts: ClassCounts | None = None,
+        epochs: int | None = None,
+        channels_last: bool = False,
+        drop_last: bool | None = None,
+    ) -> None:
+        for what, value, least in (
+            ("batch_size", batch_size, 1), ("views", views, 1), ("workers", workers, 0), ("world_size", world_size, 1)
+        ):  # fmt: skip
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{what} must be a whole number of at least {least}, got {value!r}")
+        if not 0 <= rank < world_size:
+            raise InputError(f"rank must be in [0, {world_size}), got {rank!r}")
+        if sampler not in samplers.SAMPLERS:
+            raise unknown("sampler", sampler, samplers.SAMPLERS)
+        samplers.check(sampler, epochs)
+        self.split, self.seed, self.train = split, seed, train
+        self.sampler, self.epochs = sampler, epochs
+        self.views = views if train else 1
+        self.rank, self.world_size = (rank, world_size) if train else (0, 1)
+        self.device = torch.device(device)
+        self.channels_last = channels_last
+        self.global_batch = batch_size * self.world_size
+        if train and sampler == "pairs" and self.global_batch % 2:
+            raise InputError(f"the pairs sampler needs an even batch size, got {self.global_batch}")
+        self._by_class = samplers.ByClass(split.labels, counts.num_classes if counts is not None else 0)
+        total = samplers.length(sampler, self._by_class) if train else len(split)
+        if total == 0:
+            raise InputError("there is no sample to load")
+        if train and total < self.world_size:
+            raise InputError(f"{total} samples cannot be cut over {self.world_size} ranks")
+        drop = train and total > self.global_batch if drop_last is None else drop_last
+        self._length = total // self.global_batch if drop else -(-total // self.global_batch)
+        self._feed = _feed(split, augment if train else "none", self.views, self.device, workers, train)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def epoch(self, e: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of epoch ``e`` from batch ``start`` on."""
+        jobs = self._jobs(e, start)
+        labels = self.split.labels.to(self.device)
+        for ids, inputs in self._feed.batches(jobs):
+            here = ids.to(self.device, non_blocking=True).repeat(self.views)
+            if self.channels_last and inputs.ndim == 4:
+                inputs = inputs.contiguous(memory_format=torch.channels_last)
+            yield Batch(inputs, labels[here], here)
+
+    def order(self, e: int) -> Tensor:
+        """Positions in the order in which epoch ``e`` visits them, over all ranks, before batches are cut."""
+        if not self.train:
+            return torch.arange(len(self.split))
+        generator = self._generator(e, 0, "order")
+        if self.sampler == "instance":
+            return samplers.instance(len(self.split), generator)
+        if self.sampler == "pairs":
+            return samplers.pairs(self._by_class, generator)
+        progress = min(e / max((self.epochs or 1) - 1, 1), 1.0)
+        return samplers.by_share(self._by_class, self.sampler, progress, generator)
+
+    def _jobs(self, e: int, start: int) -> Iterator[Job]:
+        order = self.order(e)
+        for b in range(start, len(self)):
+            ids = order[b * self.global_batch : (b + 1) * self.global_batch]
+            # tensor_split gives equal slices of a whole batch, and leaves no rank empty in a smaller one
+            mine = torch.arange(len(ids)).tensor_split(self.world_size)[self.rank]
+            views = tuple(
+                [_rows(draw, mine) for draw in self._feed.draw(len(ids), self._generator(e, b, f"view {v}"))]
+                for v in range(self.views if self.train else 0)
+            )
+            yield Job(ids[mine], views)
+
+    def _generator(self, epoch: int, batch: int, purpose: str) -> Generator:
+        text = f"{self.seed}/{epoch}/{batch}/{purpose}".encode()
+        return Generator().manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big"))
+
+
+def _rows(draw: Draw, mine: Tensor) -> Draw:
+    return {key: value[mine] for key, value in draw.items()}
+
+
+class TensorFeed:
+    """In-memory data, held on the device: a batch is one selection and a few tensor operations."""
+
+    def __init__(self, split: Split, steps: list[Step], device: torch.device) -> None:
+        assert isinstance(split.inputs, Tensor)
+        self.inputs = split.inputs.to(device)
+        self.steps, self.device = steps, device
+        if self.inputs.dtype == torch.uint8:
+            channels = self.inputs.shape[1]
+            mean = torch.tensor(split.mean if split.mean is not None else (0.0,) * channels, device=device)
+            std = torch.tensor(split.std if split.std is not None else (1.0,) * channels, device=device)
+            shape = (1, channels, *(1,) * (self.inputs.ndim - 2))
+            self.scale, self.shift = (1 / (255 * std)).view(shape), (-mean / std).view(shape)
+
+    def draw(self, n: int, generator: Generator) -> list[Draw]:
+        return [step.draw(n, generator) for step in self.steps]
+
+    def batches(self, jobs: Iterator[Job]) -> Iterator[tuple[Tensor, Tensor]]:
+        for job in jobs:
+            x = self.inputs.index_select(0, job.ids.to(self.device, non_blocking=True))
+            yield job.ids, torch.cat([self.view(x, draws) for draws in job.views]) if job.views else self.view(x, [])
+
+    def view(self, x: Tensor, draws: list[Draw]) -> Tensor:
+        for step, draw in zip(self.steps, draws):
+            x = step.apply(x, {key: value.to(self.device, non_blocking=True) for key, value in draw.items()})
+        return x.float().mul_(self.scale).add_(self.shift) if x.dtype == torch.uint8 else x.float()
+
+
+def _feed(split: Split, augment: str, views: int, device: torch.device, workers: int, train: bool) -> TensorFeed:
+    if isinstance(split.inputs, Files):
+        raise InputError("image files cannot be loaded yet")
+    if split.kind == "images":
+        steps = augmentation.steps_for_images(augment, split.input_shape, split.mean)
+    else:
+        steps = augmentation.steps_for_features(augment, split.inputs, views)
+    return TensorFeed(split, steps, device)
