@@ -151,7 +151,7 @@ class Recipe:
             f"Weight decay {self.weight_decay:g} acts on weights of convolutions and linear layers, the head's too, "
             "not on biases or batch-norm parameters; it is added to the gradient as decay × weight.",
             "Convolutions start from He et al.'s normal draw (fan-out), hidden linear layers from the same (fan-in), "
-            "batch norm at 1 and 0, the linear head uniform in ±1/√K, a cosine head normal with variance 1/K.",
+            "batch norm at 1 and 0; a linear head uniform in ±1/√K and bias 0, a cosine head normal of variance 1/K.",
             f"Warm-up is linear by step over {self.warmup_epochs:g} epochs, the first step at lr/steps."
             if self.warmup_epochs
             else "There is no warm-up.",

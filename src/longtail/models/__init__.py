@@ -42,7 +42,7 @@ __all__ = [
 _MLPS: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": (128, 64)},
     # The paper's three ReLU layers for the two moons; K = 2 so that embeddings can be drawn.
-    "mlp-moons": {"hidden": (16, 8, 2), "bias": 0.1},
+    "mlp-moons": {"hidden": (16, 8, 2), "bias": 0.5},
     "linear": {"hidden": ()},
 }
 

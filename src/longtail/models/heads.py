@@ -16,10 +16,15 @@ HEADS = ("linear", "cosine")
 
 
 class LinearHead(nn.Linear):
-    """``f_y = w_y·Φ + b_y``: weight (C, K), bias (C,), drawn uniformly from ±1/√K as ``nn.Linear`` does."""
+    """``f_y = w_y·Φ + b_y``: weight (C, K) drawn uniformly from ±1/√K as ``nn.Linear`` does, bias (C,) from 0."""
 
     def __init__(self, embedding_size: int, num_classes: int) -> None:
         super().__init__(embedding_size, num_classes)
+
+    def reset_parameters(self) -> None:
+        bound = self.in_features**-0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.zeros_(self.bias)
 
 
 class CosineHead(nn.Module):

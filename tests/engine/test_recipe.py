@@ -1,0 +1,135 @@
+import json
+
+import pytest
+from torch import nn
+
+from longtail import models
+from longtail.engine import recipe as recipes
+from longtail.engine.recipe import Recipe, parameter_groups
+from longtail.errors import InputError
+
+
+def test_table_3():
+    columns = {
+        "cifar": ("resnet32", 256, 128, 0.4, "step", 1e-4),
+        "imagenet-lt": ("resnet50", 90, 512, 0.4, "cosine", 5e-4),
+        "inat2018": ("resnet50", 90, 1024, 0.4, "cosine", 1e-4),
+    }
+    for name, column in columns.items():
+        r = recipes.get(name)
+        assert (r.model, r.epochs, r.batch_size, r.lr, r.schedule, r.weight_decay) == column
+        assert r.momentum == 0.9
+    cifar = recipes.get("cifar")
+    assert (cifar.warmup_epochs, cifar.milestones, cifar.decay_factor) == (15, (96, 192, 224), 0.1)
+
+
+def test_cifar_cpu_is_table_3_in_proportion():
+    r = recipes.get("cifar-cpu")
+    assert (r.epochs, r.warmup_epochs, r.milestones) == (64, 3.75, (24, 48, 56))
+    assert (r.batch_size, r.lr, r.weight_decay) == (128, 0.4, 1e-4)
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_round_trip_through_json(name):
+    r = recipes.get(name)
+    assert Recipe.from_dict(json.loads(json.dumps(r.to_dict()))) == r
+    assert r.with_epochs(r.epochs) is r
+    twice = r.with_epochs(2 * r.epochs)
+    assert twice.warmup_epochs == 2 * r.warmup_epochs
+    assert twice.with_epochs(r.epochs).milestones == r.milestones
+    shape = (2,) if r.model == "mlp-moons" else (3, 32, 32)
+    assert models.build(r.model, 3, shape, **r.model_options) is not None
+    assert all(s.endswith(".") for s in r.decisions())
+
+
+def test_learning_rates_of_the_step_schedule():
+    r, spe = recipes.get("cifar"), 84
+    rates = [r.lr_at(s, spe) for s in range(256 * spe)]
+    assert rates[0] == pytest.approx(0.4 / (15 * spe))
+    assert rates[15 * spe - 1] == pytest.approx(0.4)
+    assert rates[7 * spe] == pytest.approx(0.4 * (7 * spe + 1) / (15 * spe))
+    for epoch, rate in ((96, 0.4), (192, 0.04), (224, 0.004), (256, 0.0004)):
+        assert rates[epoch * spe - 1] == pytest.approx(rate)
+    assert max(rates) == pytest.approx(0.4)
+
+
+def test_learning_rates_of_the_cosine():
+    r = Recipe("x", "mlp", epochs=10, batch_size=4, lr=1.0, warmup_epochs=2.0)
+    rates = [r.lr_at(s, 10) for s in range(100)]
+    assert rates[:20] == pytest.approx([(s + 1) / 20 for s in range(20)])
+    assert rates[20] == pytest.approx(1.0)
+    assert rates[60] == pytest.approx(0.5)
+    assert rates[20:] == sorted(rates[20:], reverse=True)
+    assert 0 < rates[99] < 0.001
+    assert r.lr_at(100, 10) == pytest.approx(0)
+
+
+def test_another_length_scales_the_schedule():
+    r = recipes.get("cifar")
+    assert r.lr_at(24 * 50, 50, epochs=64) == pytest.approx(0.04)
+    assert r.lr_at(24 * 50 - 1, 50, epochs=64) == pytest.approx(0.4)
+    assert r.with_epochs(1).lr_at(0, 84) > 0
+    assert r.with_epochs(3).epochs == 3
+
+
+def test_weights_decay_and_nothing_else():
+    model = models.build("resnet20", 10, (3, 32, 32))
+    decayed, free = parameter_groups(model, 0.1)
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
+    named = dict(model.named_parameters())
+    ids = {id(p) for p in decayed["params"]}
+    assert {n for n, p in named.items() if id(p) in ids} == {n for n in named if n.endswith("weight") and "bn" not in n}
+    assert len(decayed["params"]) + len(free["params"]) == len(named)
+    model.requires_grad_(False)
+    model.head.weight.requires_grad_(True)
+    (only,) = parameter_groups(model, 0.1)
+    assert only["params"] == [model.head.weight] or only["params"][0] is model.head.weight
+    assert parameter_groups(nn.Flatten(), 0.1) == []
+
+
+def test_defaults():
+    assert recipes.default_for("cifar10-lt").name == "cifar"
+    assert recipes.default_for("digits-lt", "features").name == "digits"
+    assert recipes.default_for("some/where.npz", "features").name == "features"
+    assert recipes.default_for("features").name == "features"
+    with pytest.raises(InputError, match="kind of data 'video'"):
+        recipes.default_for("some/where", "video")
+
+
+def test_another_model_drops_the_former_ones_options():
+    r = recipes.get("digits").replace(model_options={"hidden": (4,)})
+    assert r.model_options == {"hidden": (4,)}
+    assert r.replace(lr=0.2).model_options == {"hidden": (4,)}
+    assert r.replace(model="linear").model_options == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"epochs": 0}, "epochs must be a whole number"),
+        ({"epochs": 2.5}, "epochs must be a whole number"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"lr": 0}, "lr must be a number above 0"),
+        ({"lr": float("nan")}, "lr must be a number above 0"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"momentum": 0.0, "nesterov": True}, "nesterov"),
+        ({"schedule": "linear"}, "unknown schedule 'linear'"),
+        ({"precision": "fp8"}, "unknown precision"),
+        ({"milestones": (2.0, 1.0)}, "ascend"),
+        ({"clip": 0.0}, "clip"),
+        ({"ema": 1.0}, "ema"),
+        ({"weight_decay": -1.0}, "weight_decay"),
+        ({"warmup_epochs": 31.0}, "exceed the 30 epochs"),
+        ({"learning_rate": 1}, "unknown recipe field 'learning_rate'"),
+    ],
+)
+def test_mistakes_are_named(fields, message):
+    with pytest.raises(InputError, match=message):
+        recipes.get("digits").replace(**fields)
+
+
+def test_unknown_recipe():
+    with pytest.raises(InputError, match="did you mean 'cifar-cpu'"):
+        recipes.get("cifar-cp")
+    with pytest.raises(InputError, match="epochs"):
+        recipes.get("cifar").with_epochs(0)
