@@ -12,7 +12,7 @@ from typing import Any
 from ..counts import ClassCounts
 from ..errors import InputError
 from . import paper
-from .runs import Run, condition
+from .runs import Run, circumstances, condition
 
 # Short names for legends and table rows; a method which is not here is called by its own name.
 SHORT = {
@@ -123,10 +123,10 @@ class DataSet:
         index = {int(c): name for name, classes in self.counts.groups().items() for c in classes}
         return [index[c] for c in range(self.counts.num_classes)]
 
-    def plain(self, method: str) -> Group | None:
-        """The group of a method at the paper's settings (no knob changed); the one with most epochs, then seeds."""
+    def plain(self, method: str) -> list[Group]:
+        """The groups of a method with no knob changed; most epochs first, then most seeds."""
         found = [g for g in self.groups if g.method == method and not g.changed]
-        return max(found, key=lambda g: (g.first.epochs or 0, len(g.runs)), default=None)
+        return sorted(found, key=lambda g: (-(g.first.epochs or 0), -len(g.runs)))
 
 
 def knob_text(value: Any) -> str:
@@ -212,20 +212,21 @@ def _distinct(groups: list[Group]) -> list[Group]:
     """Groups of one label differ in model, epochs, precision or recipe: append what tells them apart."""
     result = []
     for group in groups:
-        peers = [g for g in groups if g.label == group.label]
-        parts: list[str] = []
-        for what, value in _circumstances(group.first).items():
-            if any(_circumstances(p.first).get(what) != value for p in peers):
-                parts.append(value)
+        peers = [circumstances(g.first) for g in groups if g.label == group.label]
+        mine = circumstances(group.first)
+        differ = [what for what, value in mine.items() if any(peer.get(what) != value for peer in peers)]
+        parts = [_said(what, mine[what]) for what in differ]
+        if (name := group.first.recipe.get("name")) and any(what.startswith("recipe ") for what in differ):
+            parts = [p for what, p in zip(differ, parts) if not what.startswith("recipe ")] + [f"recipe {name}"]
         result.append(replace(group, label=" · ".join([group.label, *parts])))
+    labels = [group.label for group in result]
+    for i, group in enumerate(result):  # two recipes of one name may still differ in their fields
+        if labels.count(group.label) > 1:
+            result[i] = replace(group, label=f"{group.label} #{labels[:i].count(group.label) + 1}")
     return result
 
 
-def _circumstances(run: Run) -> dict[str, str]:
-    fixed = {
-        "model": run.model,
-        "epochs": f"{run.epochs} epochs",
-        "precision": run.precision,
-    }
-    recipe = {f"recipe {k}": f"{k} {knob_text(v)}" for k, v in run.recipe.items() if k != "epochs"}
-    return {**fixed, **recipe}
+def _said(what: str, value: Any) -> str:
+    if what == "epochs":
+        return f"{value} epochs"
+    return str(value) if what in ("model", "precision") else f"{what.removeprefix('recipe ')} {knob_text(value)}"

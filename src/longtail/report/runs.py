@@ -115,6 +115,13 @@ class Run:
         """The same for a finite number."""
         return as_number(self.get(*path))
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the balanced test accuracy, over test samples."""
+        ends = self.get("test", "balanced_ci")
+        low, high = map(as_number, ends) if isinstance(ends, list) and len(ends) == 2 else (None, None)
+        return None if low is None or high is None else (low, high)
+
     def group_accuracy(self, group: str) -> float | None:
         return self.number("test", "groups", group, "accuracy")
 
@@ -287,4 +294,10 @@ def _finished(run: Run) -> str:
 
 def condition(run: Run) -> list[Any]:
     """What must be equal for two runs to be seeds of one another."""
-    return [run.data, run.options, run.method, run.knobs, run.model, run.recipe, run.epochs, run.precision]
+    return [run.data, run.options, run.method, run.knobs, *circumstances(run).values()]
+
+
+def circumstances(run: Run) -> dict[str, Any]:
+    """Everything but data, method and seed. A recipe's name is no part of it: its fields say all."""
+    fields = {f"recipe {k}": v for k, v in sorted(run.recipe.items()) if k not in ("name", "model", "epochs")}
+    return {"model": run.model, "epochs": run.epochs, "precision": run.precision, **fields}

@@ -1,0 +1,279 @@
+"""The paper's claims, each as a number from the runs with a verdict.
+
+Verdicts: *confirmed* and *contradicted* only where the 95 % interval leaves out 0 and every seed agrees (with the words
+"one seed" where there is one: then the luck of training is not covered); *undecided* otherwise; *not tested* with what
+would be needed. A claim is tested at the methods' default knobs and under equal model, epochs and recipe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .differences import Z95, Difference, accuracy_difference, pair, partner, value_difference
+from .grouping import SHORT, DataSet, Group, knob_text
+from .runs import Run, as_number, circumstances
+from .tables import Table, slug
+
+NOT_TESTED = "not tested"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says and where, what the runs say, and the verdict."""
+
+    text: str
+    where: str
+    number: str
+    verdict: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Groups which differ in one knob only, in ascending order of its value."""
+
+    method: str
+    knob: str
+    values: list[Any]
+    groups: list[Group]
+
+
+def check(data: DataSet) -> list[Claim]:
+    """All claims on one data set."""
+    found = list(_accuracy_claims(data))
+    found += _margin_claims(data)
+    found += _distance_claims(data)
+    found += _strength_claims(data)
+    found += _neighbour_claims(data)
+    found.append(_proposition(data))
+    return found
+
+
+def table(data: DataSet) -> Table:
+    rows: list[list[Any]] = [[c.text, c.where, c.number, c.verdict, c.note] for c in check(data)]
+    columns = ["The paper's claim", "Where", "Our number", "Verdict", "Remark"]
+    note = (
+        "Differences with 95 % intervals over test samples. “confirmed” and “contradicted” need an interval without 0 "
+        "and all seeds on one side; “one seed” means that the luck of training is not covered."
+    )
+    return Table(f"claims-{slug(data.title)}", f"The paper's claims on {data.title}", columns, rows, note)
+
+
+def _compared(data: DataSet, text: str, where: str, first: str, second: str, part: str = "balanced") -> Claim:
+    """A claim that the first method's accuracy is above the second's."""
+    if part != "balanced" and not data.sizes[part]:
+        return Claim(text, where, "–", "not applicable", f"no classes in the {part}")
+    groups = pair(data, first, second)
+    if isinstance(groups, str):
+        return Claim(text, where, "–", NOT_TESTED, groups)
+    return _verdict(text, where, accuracy_difference(*groups, part))
+
+
+def _verdict(text: str, where: str, difference: Difference | None) -> Claim:
+    if difference is None:
+        return Claim(text, where, "–", NOT_TESTED, "the runs' summaries lack the number")
+    return Claim(text, where, difference.points(), difference.verdict, difference.how)
+
+
+def _accuracy_claims(data: DataSet) -> Iterator[Claim]:
+    yield _compared(data, "ELM is above LogAdj overall", "Table 2", "elm", "logadj")
+    for part in ("torso", "tail"):
+        yield _compared(data, f"ELM is above LogAdj on the {part}", "Figure 2", "elm", "logadj", part)
+    # Variants of ELM which change more than its strength, such as a memory of positives, are not the paper's: said so.
+    for group in data.groups:
+        if group.method == "elm" and set(group.changed) - {"lam", "alpha", "tau"}:
+            other = partner(group, data.plain("logadj"))
+            for part in ("balanced", "torso", "tail") if other else ():
+                where = "overall" if part == "balanced" else f"on the {part}"
+                if other is not None and (part == "balanced" or data.sizes[part]):
+                    text = f"Not the paper's, ours: {group.label} is above LogAdj {where}"
+                    yield _verdict(text, "–", accuracy_difference(group, other, part))
+    yield _compared(data, "A logit margin helps: LogAdj is above CE", "Table 2", "logadj", "ce")
+    yield _compared(data, "A logit margin helps: LDAM + DRW is above CE", "Table 2", "ldam-drw", "ce")
+    yield _compared(data, "An embedding margin helps: one-stage DRO-LT is above CE", "Table 2", "dro-lt", "ce")
+    yield _compared(data, "Both margins are better than one: ELM is above one-stage DRO-LT", "Table 2", "elm", "dro-lt")
+    for part in ("torso", "tail"):
+        yield _compared(data, f"LogAdj gains over CE on the {part}", "Figure 2", "logadj", "ce", part)
+    yield _compared(data, "… at the expense of the head: CE is above LogAdj there", "Figure 2", "ce", "logadj", "head")
+
+
+def _margin_claims(data: DataSet) -> Iterator[Claim]:
+    for other in ("logadj", "ce"):
+        text = f"Margins vary less under ELM than under {SHORT[other]}"
+        groups = pair(data, "elm", other)
+        if isinstance(groups, str):
+            yield Claim(text, "Figures 3 and 6", "–", NOT_TESTED, groups)
+            continue
+        for split in ("test", "train"):
+            yield _variance_claim(f"{text} ({split} samples)", *groups, split)
+
+
+def _variance_claim(text: str, elm: Group, other: Group, split: str) -> Claim:
+    where = "Figures 3 and 6"
+    ours, theirs = (_class_values(g, "margin_variance", split) for g in (elm, other))
+    if ours is None or theirs is None:
+        return Claim(text, where, "–", NOT_TESTED, f"the summaries hold no margin variances of {split} samples")
+    both = (ours > 0) & (theirs > 0)  # NaN (a class without samples) compares false
+    if both.sum() < 2:
+        return Claim(text, where, "–", NOT_TESTED, "fewer than two classes have a margin variance in both")
+    logs = np.log(ours[both] / theirs[both])
+    middle, error = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(logs.size)
+    ratio, low, high = (math.exp(middle + d * Z95 * error) for d in (0, -1, 1))
+    fewer = int((logs < 0).sum())
+    number = f"variance × {ratio:.3f} [{low:.3f}, {high:.3f}], smaller in {fewer} of {logs.size} classes"
+    seeds = min(len(elm.runs), len(other.runs))
+    verdict = "confirmed" if high < 1 else "contradicted" if low > 1 else "undecided"
+    if seeds == 1 and verdict != "undecided":
+        verdict += " (one seed)"
+    return Claim(text, where, number, verdict, "geometric mean over classes; not independent of the logits' scale")
+
+
+def _class_values(group: Group, name: str, split: str) -> np.ndarray | None:
+    """A per-class diagnostic, mean over seeds; NaN where a class has none."""
+    rows = [run.get("diagnostics", name, split) for run in group.runs]
+    if not all(isinstance(row, list) for row in rows):
+        return None
+    values = [[np.nan if (v := as_number(x)) is None else v for x in row] for row in rows]
+    return np.asarray(values).mean(0) if len({len(v) for v in values}) == 1 else None
+
+
+def _distance_claims(data: DataSet) -> Iterator[Claim]:
+    where = "Figure 4"
+    for first, second in (("dro-lt", "ce"), ("ce", "elm"), ("logadj", "elm")):
+        text = (
+            f"d_max (training samples, over the largest norm) is larger under {SHORT[first]} than under {SHORT[second]}"
+        )
+        yield _valued(data, text, where, first, second, lambda run: run.number("diagnostics", "dmax", "mean"))
+    text = "Tail classes are tighter under ELM than under LogAdj (d_max of the tail)"
+    if data.sizes["tail"]:
+        tail = lambda run: run.number("diagnostics", "dmax", "mean_by_group", "tail")  # noqa: E731
+        yield _valued(data, text, "Section 5", "logadj", "elm", tail)
+    else:
+        yield Claim(text, "Section 5", "–", "not applicable", "no classes in the tail")
+
+
+def _valued(
+    data: DataSet, text: str, where: str, first: str, second: str, value: Callable[[Run], float | None]
+) -> Claim:
+    """A claim that a number of the runs is larger under the first method."""
+    groups = pair(data, first, second)
+    if isinstance(groups, str):
+        return Claim(text, where, "–", NOT_TESTED, groups)
+    difference = value_difference(*groups, value)
+    if difference is None:
+        return Claim(text, where, "–", NOT_TESTED, "the runs' summaries lack the number")
+    means = [group.stat(value) for group in groups]
+    shown = " against ".join("–" if s is None else f"{s.mean:.4f}" for s in means)
+    verdict = difference.verdict
+    if difference.seeds == 1:  # one run of each: the order is a fact of these two, no more
+        verdict = "confirmed (one seed)" if difference.value > 0 else "contradicted (one seed)"
+    return Claim(
+        text, where, f"{shown} ({difference.text(digits=4)})", verdict, f"{difference.seeds} seed(s), no interval"
+    )
+
+
+def sweeps(data: DataSet) -> list[Sweep]:
+    """Every knob of which at least three values were run with all else equal; the widest sweep of each knob."""
+    best: dict[tuple[str, str], Sweep] = {}
+    for group in data.groups:
+        for knob in group.first.knobs:
+            rest = _all_but(group, knob)
+            same = {knob_text(g.first.knobs[knob]): g for g in data.groups if _all_but(g, knob) == rest}
+            if len(same) < 3 or len(same) <= len(best.get((group.method, knob), Sweep("", "", [], [])).groups):
+                continue
+            ordered = sorted(same.values(), key=lambda g, knob=knob: _sort_key(g.first.knobs[knob]))  # type: ignore[misc]
+            best[group.method, knob] = Sweep(group.method, knob, [g.first.knobs[knob] for g in ordered], ordered)
+    return list(best.values())
+
+
+def _all_but(group: Group, knob: str) -> tuple[Any, ...] | None:
+    knobs = group.first.knobs
+    if knob not in knobs:
+        return None
+    others = {k: v for k, v in knobs.items() if k != knob}
+    return group.method, others, circumstances(group.first)
+
+
+def _sort_key(value: Any) -> tuple[int, float, str]:
+    number = as_number(value)
+    return (0, number, "") if number is not None else (1, 0.0, knob_text(value))
+
+
+def _strength_claims(data: DataSet) -> Iterator[Claim]:
+    where = "Figure 7"
+    texts = (
+        "Too large a λ hurts: the best λ is above the largest",
+        "Too small a λ does nothing: the smallest λ > 0 is as good as λ = 0 (LogAdj)",
+        "A λ in between gains over λ = 0 (LogAdj)",
+    )
+    sweep = next((s for s in sweeps(data) if s.method == "elm" and s.knob == "lam"), None)
+    if sweep is None:
+        for text in texts:
+            yield Claim(
+                text, where, "–", NOT_TESTED, "needs runs of elm with at least three values of lam, all else equal"
+            )
+        return
+    best = max(range(len(sweep.groups)), key=lambda i: sweep.groups[i].balanced.mean)
+    picked = f"best λ of {len(sweep.values)} picked on these test results, so the gain is an optimistic one"
+    if best == len(sweep.groups) - 1:
+        yield Claim(
+            texts[0], where, f"the largest λ, {knob_text(sweep.values[-1])}, is the best", "contradicted", picked
+        )
+    else:
+        claim = _verdict(texts[0], where, accuracy_difference(sweep.groups[best], sweep.groups[-1]))
+        at = f"λ = {knob_text(sweep.values[best])} against {knob_text(sweep.values[-1])}: "
+        yield Claim(claim.text, where, at + claim.number, claim.verdict, f"{claim.note}; {picked}")
+    zero = sweep.groups[0] if sweep.values[0] == 0 else partner(sweep.groups[0], data.plain("logadj"))
+    positive = [g for g, v in zip(sweep.groups, sweep.values) if v > 0]
+    if zero is None or not positive:
+        for text in texts[1:]:
+            yield Claim(
+                text, where, "–", NOT_TESTED, "needs a run of elm with lam=0, or of logadj under the same recipe"
+            )
+        return
+    small = accuracy_difference(positive[0], zero)
+    claim = _verdict(texts[1], where, small)
+    if small is not None:  # sameness is never proven: the interval says how large a difference could hide
+        verdict = "consistent" if small.verdict == "undecided" else "contradicted"
+        claim = Claim(texts[1], where, claim.number, verdict, f"{small.how}; the paper writes “standard cross-entropy”")
+    yield claim
+    claim = _verdict(texts[2], where, accuracy_difference(sweep.groups[best], zero))
+    yield Claim(claim.text, where, claim.number, claim.verdict, f"{claim.note}; {picked}")
+
+
+def _neighbour_claims(data: DataSet) -> Iterator[Claim]:
+    for other in ("logadj", "ce"):
+        text = f"k-NN on the embeddings is better under ELM than under {SHORT[other]}"
+        groups = pair(data, "elm", other)
+        if isinstance(groups, str):
+            yield Claim(text, "Section 4.1", "–", NOT_TESTED, groups)
+            continue
+        value = lambda run: run.number("diagnostics", "knn", "balanced")  # noqa: E731
+        difference = value_difference(*groups, value)
+        size = groups[0].first.number("test", "n")
+        if difference is None or size is None:
+            yield Claim(text, "Section 4.1", "–", NOT_TESTED, "the summaries hold no k-NN accuracy")
+            continue
+        rates = [v for group in groups if (v := value(group.first)) is not None]
+        half = Z95 * math.sqrt(sum(p * (1 - p) for p in rates) / size)
+        bounded = Difference(
+            difference.value, difference.value - half, difference.value + half, difference.ahead, difference.seeds, ""
+        )
+        yield Claim(text, "Section 4.1", bounded.points(), bounded.verdict, "unpaired, binomial")
+
+
+def _proposition(data: DataSet) -> Claim:
+    text, where = "Proposition 1 holds for every class", "Section 4.2"
+    holds = [run.number("theory", "proposition1", "holds") for run in data.runs]
+    of = [run.number("theory", "proposition1", "of") for run in data.runs]
+    done = [(h, n) for h, n in zip(holds, of) if h is not None and n]
+    if not done:
+        return Claim(text, where, "–", NOT_TESTED, "needs training embeddings in the summaries")
+    held, total = sum(int(h) for h, _ in done), sum(int(n) for _, n in done)
+    number = f"{held} of {total} classes in {len(done)} run(s)"
+    return Claim(text, where, number, "confirmed" if held == total else "contradicted", "it is a theorem")

@@ -1,0 +1,209 @@
+"""The tables beyond the results: embeddings, theory, reach of the pull, Table 1, what was run and how to do it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from ..counts import GROUPS, ClassCounts
+from . import paper
+from .grouping import DataSet, Group, Stat, knob_text
+from .runs import Run, Skipped, as_number, dig
+from .tables import Cell, Table, slug
+
+
+def embeddings(data: DataSet) -> Table | None:
+    """Diagnostics of logits and embeddings, mean over seeds; None where no run has any."""
+    paths: dict[str, tuple[str, ...]] = {
+        "k-NN accuracy": ("knn", "balanced"),
+        "Nearest-class-mean accuracy": ("ncm", "balanced"),
+    }
+    numbers: dict[str, tuple[str, ...]] = {
+        "d_max, train": ("dmax", "mean"),
+        **{f"d_max, {g}": ("dmax", "mean_by_group", g) for g in GROUPS if data.sizes[g]},
+        "Intra/inter, train": ("intra_inter", "train"),
+        "Intra/inter, test": ("intra_inter", "test"),
+        "NC1": ("neural_collapse", "nc1"),
+    }
+    rows: list[list[Cell]] = []
+    for group in data.groups:
+        row: list[Cell] = [group.label]
+        row += [_stat(group, "diagnostics", *path) for path in paths.values()]
+        row += [_plain(group, "diagnostics", *path) for path in numbers.values()]
+        row += [_mean_of_list(group, "margin_variance", split) for split in ("train", "test")]
+        rows.append(row)
+    if all(cell is None for row in rows for cell in row[1:]):
+        return None
+    columns = ["Method", *paths, *numbers, "Margin variance, train", "Margin variance, test"]
+    note = (
+        "k-NN and nearest-class-mean: balanced test accuracy in per cent. d_max: mean largest distance to a training "
+        "sample of the same class, over the largest norm. Margin variance: mean over classes. NC1: within-class over "
+        "between-class scatter of training embeddings (0 is full collapse)."
+    )
+    return Table(f"embeddings-{slug(data.title)}", "Embeddings and margins", columns, rows, note)
+
+
+def _stat(group: Group, *path: str) -> Stat | None:
+    return group.stat(lambda run: run.number(*path))
+
+
+def _plain(group: Group, *path: str) -> float | None:
+    stat = _stat(group, *path)
+    return None if stat is None else stat.mean
+
+
+def _mean_of_list(group: Group, name: str, split: str) -> float | None:
+    def mean(run: Run) -> float | None:
+        values = run.get("diagnostics", name, split)
+        known = [v for x in values if (v := as_number(x)) is not None] if isinstance(values, list) else []
+        return sum(known) / len(known) if known else None
+
+    stat = group.stat(mean)
+    return None if stat is None else stat.mean
+
+
+def theory(data: DataSet) -> Table | None:
+    """Both sides of Proposition 1, in how many classes it held and how much room was left; None without any."""
+    rows: list[list[Cell]] = []
+    for group in data.groups:
+        for run in group.runs:
+            found = run.get("theory", "proposition1")
+            lower, pull = dig(found, "lower"), dig(found, "pull")
+            if not isinstance(lower, list) or not isinstance(pull, list) or not lower:
+                continue
+            sides = [(as_number(a), as_number(b)) for a, b in zip(lower, pull)]
+            gap = min((b - a for a, b in sides if a is not None and b is not None), default=None)
+            held = f"{dig(found, 'holds')} of {dig(found, 'of')}"
+            alpha = dig(found, "alpha")
+            rows.append([group.label, run.seed, held, _mean(lower), _mean(pull), gap, str(alpha or "–")])
+    if not rows:
+        return None
+    columns = ["Method", "Seed", "Holds in classes", "Mean lower side", "Mean pull Ω̄", "Smallest gap", "α"]
+    note = (
+        "Proposition 1: 2|S|/(|S|−1)·Σ_j V̂[Φ_j|y] − α_y + log(|S|−1) ≤ Ω̄_pull(y), over classes with two or more "
+        "training samples; it is a theorem, so that every class must hold. The bound of Proposition 2 is for an f fixed "
+        "before the sample is drawn: on a trained network it is indicative only, and not part of this table."
+    )
+    return Table(f"theory-{slug(data.title)}", "Theory check: Proposition 1", columns, rows, note)
+
+
+def _mean(values: Sequence[Any]) -> float | None:
+    known = [v for x in values if (v := as_number(x)) is not None]
+    return sum(known) / len(known) if known else None
+
+
+def alive(data: DataSet) -> Table | None:
+    """How often an anchor had a positive, by group: mean over epochs and seeds; None where no run has a pull."""
+    rows: list[list[Cell]] = []
+    for group in data.groups:
+        row: list[Cell] = [group.label]
+        for part in ("all", *GROUPS):
+            if part != "all" and not data.sizes[part]:
+                row.append("no classes")
+            else:
+                row.append(Stat.of([_mean([dig(m, "alive", part) for m in run.metrics]) for run in group.runs]))
+        if any(isinstance(cell, Stat) for cell in row):
+            rows.append(row)
+    if not rows:
+        return None
+    note = (
+        "Share of anchors (per cent, mean over epochs) with at least one positive to be pulled to. Where it is small "
+        "the embedding term is hardly felt, whatever its weight."
+    )
+    columns = ["Method", "All", "Head", "Torso", "Tail"]
+    return Table(f"alive-{slug(data.title)}", "Anchors with a positive", columns, rows, note)
+
+
+def table1(counts: ClassCounts) -> Table:
+    """Table 1: the printed ticks, and those computed from the plans of our methods."""
+    from .. import methods
+
+    shown = {True: "✓", False: "×", None: "—"}
+    rows: list[list[Cell]] = []
+    for approach in paper.TABLE1:
+        rows.append([approach.title, "the paper", *(shown[tick] for tick in approach.ticks), ""])
+        for name in approach.methods:
+            if name not in methods.names():
+                continue
+            traits = methods.build(name, counts).traits()
+            ticks = tuple(traits[key] for key in paper.TRAITS)
+            agrees = "agrees" if ticks == approach.ticks else "differs"
+            rows.append(["", name, *(shown[tick] for tick in ticks), agrees])
+    columns = ["Approach", "Source", *paper.TRAITS.values(), "With the paper"]
+    note = "Rows of our methods are computed from their plans, not typed. “—” is “not applicable”, as in the paper."
+    return Table("table1", "Table 1: margins in logits and in embeddings", columns, rows, note)
+
+
+def inventory(sets: Sequence[DataSet], skipped: Sequence[Skipped]) -> Table:
+    """Every run, and every folder that was left out with the reason."""
+    rows: list[list[Cell]] = []
+    for data in sets:
+        for group in data.groups:
+            for run in group.runs:
+                device = run.environment.get("device")
+                resumed = run.environment.get("resumed")
+                remarks = [*run.missing, *([f"resumed {resumed} time(s)"] if resumed else [])]
+                rows.append(
+                    [
+                        data.title, group.label, run.seed, run.model, run.epochs, run.precision, str(device or "–"),
+                        len(run.class_names), run.counts.total, _size(run), "; ".join(remarks) or "read", str(run.path),
+                    ]
+                )  # fmt: skip
+    rows += [["–", "–", None, "", None, "", "", None, None, None, f"skipped: {s.reason}", str(s.path)] for s in skipped]
+    columns = ["Data", "Method", "Seed", "Model", "Epochs", "Precision", "Device"]
+    columns += ["Classes", "Training samples", "Test samples", "State", "Folder"]
+    return Table("runs", "What was run", columns, rows)
+
+
+def _size(run: Run) -> int | None:
+    size = run.number("test", "n")
+    return None if size is None else int(size)
+
+
+def not_run(sets: Sequence[DataSet]) -> Table:
+    """The methods of the paper's Table 2 by data set: how many seeds of each were run, or that none was."""
+    rows: list[list[Cell]] = []
+    for row in paper.TABLE2:
+        cells: list[Cell] = [row.title]
+        for name in paper.DATASETS:
+            done = [g for d in sets if d.name == name for g in d.groups if g.method == row.method and not g.changed]
+            seeds = sum(len(g.runs) for g in done)
+            cells.append(f"{seeds} seed{'' if seeds == 1 else 's'}" if seeds else "not run")
+        rows.append(cells)
+    title = "The paper's comparison: what was run and what was not"
+    return Table("coverage", title, ["Method", *paper.DATASETS.values()], rows)
+
+
+def reproduce(sets: Sequence[DataSet]) -> Table:
+    """The command that makes each run again."""
+    rows: list[list[Cell]] = []
+    for data in sets:
+        for group in data.groups:
+            for run in group.runs:
+                git = run.environment.get("git")
+                rows.append([data.title, group.label, run.seed, command(run), str(git or "–"), _versions(run)])
+    columns = ["Data", "Method", "Seed", "Command", "Commit", "Versions"]
+    note = (
+        "As given when the run was made; each run's config.json holds every setting, also those left at their default."
+    )
+    return Table("reproduce", "How to reproduce each run", columns, rows, note)
+
+
+def _versions(run: Run) -> str:
+    pairs = [(k, run.environment.get(k)) for k in ("longtail", "torch", "python")]
+    return ", ".join(f"{k} {v}" for k, v in pairs if v) or "–"
+
+
+def command(run: Run) -> str:
+    """The command that was given, where it was one of ours; else ``longtail train …`` from the configuration."""
+    given = run.environment.get("command")
+    if isinstance(given, list) and given[:1] == ["longtail"]:
+        return shlex.join(map(str, given))
+    words = ["longtail", "train", run.method, "--data", run.data]
+    words += ["--seed", str(run.seed)] if run.seed is not None else []
+    words += ["--epochs", str(run.epochs)] if run.epochs is not None else []
+    for name, value in run.knobs.items():
+        words += ["--set", f"{name}={knob_text(value)}"]
+    words += ["--precision", run.precision] if run.precision else []
+    return shlex.join(words)

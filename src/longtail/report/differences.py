@@ -1,0 +1,176 @@
+"""How far apart two groups of runs are, with an interval which says what the test set and the seeds allow to say."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .grouping import DataSet, Group
+from .runs import Run, as_number, circumstances
+
+Z95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Difference:
+    """First minus second, with a 95 % interval over test samples (None where nothing is known of it).
+
+    ``ahead`` of ``seeds`` paired seeds have the sign of ``value``; ``how`` says where the interval comes from.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    ahead: int
+    seeds: int
+    how: str
+
+    @property
+    def verdict(self) -> str:
+        """Whether the first is above the second: confirmed, contradicted or undecided; said only as far as it goes."""
+        if self.low is None or self.high is None:
+            decided = self.seeds > 1 and self.ahead == self.seeds
+        else:
+            decided = (self.low > 0 or self.high < 0) and self.ahead == self.seeds
+        if not decided:
+            return "undecided"
+        word = "confirmed" if self.value > 0 else "contradicted"
+        return word if self.seeds > 1 else f"{word} (one seed)"
+
+    def points(self) -> str:
+        """As percentage points."""
+        return self.text(100, " points")
+
+    def text(self, scale: float = 1.0, unit: str = "", digits: int = 2) -> str:
+        said = f"{scale * self.value:+.{digits}f}{unit}"
+        if self.low is not None and self.high is not None:
+            said += f" [{scale * self.low:+.{digits}f}, {scale * self.high:+.{digits}f}]"
+        return f"{said}, same sign in {self.ahead} of {self.seeds} seeds" if self.seeds > 1 else said
+
+
+def pair(data: DataSet, first: str, second: str) -> tuple[Group, Group] | str:
+    """Groups of two methods at their default knobs, run under the same circumstances; else why there are none."""
+    ours, theirs = data.plain(first), data.plain(second)
+    missing = [name for name, groups in ((first, ours), (second, theirs)) if not groups]
+    if missing:
+        return f"needs runs of {' and '.join(missing)}"
+    for a in ours:
+        if (b := partner(a, theirs)) is not None:
+            return a, b
+    return f"needs runs of {first} and {second} with the same model, epochs and recipe"
+
+
+def partner(group: Group, others: list[Group]) -> Group | None:
+    """The first of the others that was run under the same circumstances."""
+    mine = circumstances(group.first)
+    return next((g for g in others if circumstances(g.first) == mine), None)
+
+
+def accuracy_difference(first: Group, second: Group, part: str = "balanced") -> Difference | None:
+    """Test accuracy of the first minus the second: ``part`` is ``"balanced"`` or a group; None where it has no classes.
+
+    Where both tested the same samples and kept which were right, the interval is that of the paired comparison; else it
+    comes from the class accuracies as if the two were independent, which is wider.
+    """
+    per_seed = _seed_differences(first, second, lambda run: _accuracy(run, part))
+    if per_seed is None:
+        return None
+    runs = _paired_runs(first, second)
+    labels = _labels(runs[0][0]) if runs else None
+    bits = [(correct(a), correct(b)) for a, b in runs]
+    if labels is not None and all(a is not None and b is not None for a, b in bits) and _same_test(runs):
+        from ..evaluate import accuracy
+
+        one, two = (np.stack([np.asarray(b[i]) for b in bits]) for i in (0, 1))
+        interval = accuracy.compare(one, two, labels, first.first.counts).difference[part]
+        if interval is not None:
+            return Difference(
+                interval.value, interval.low, interval.high, *_ahead(per_seed), "paired over test samples"
+            )
+    value = float(np.mean(per_seed))
+    half = _unpaired_half_width(first, second, part)
+    low, high = (None, None) if half is None else (value - half, value + half)
+    return Difference(value, low, high, *_ahead(per_seed), "unpaired, from class accuracies")
+
+
+def value_difference(first: Group, second: Group, value: Callable[[Run], float | None]) -> Difference | None:
+    """Difference of any one number of a run: no interval, the seeds are all that is known."""
+    per_seed = _seed_differences(first, second, value)
+    if per_seed is None:
+        return None
+    return Difference(float(np.mean(per_seed)), None, None, *_ahead(per_seed), "mean over seeds")
+
+
+def _seed_differences(first: Group, second: Group, value: Callable[[Run], float | None]) -> list[float] | None:
+    pairs = [(value(a), value(b)) for a, b in _paired_runs(first, second)]
+    known = [a - b for a, b in pairs if a is not None and b is not None]
+    return known if known and len(known) == len(pairs) else None
+
+
+def _paired_runs(first: Group, second: Group) -> list[tuple[Run, Run]]:
+    """Runs of the same seed; without any, the first of each."""
+    theirs = {run.seed: run for run in second.runs}
+    same = [(run, theirs[run.seed]) for run in first.runs if run.seed is not None and run.seed in theirs]
+    return same or [(first.first, second.first)]
+
+
+def _ahead(differences: list[float]) -> tuple[int, int]:
+    sign = math.copysign(1.0, float(np.mean(differences)))
+    return sum(d * sign > 0 for d in differences), len(differences)
+
+
+def _accuracy(run: Run, part: str) -> float | None:
+    return run.number("test", "balanced") if part == "balanced" else run.group_accuracy(part)
+
+
+def _same_test(runs: list[tuple[Run, Run]]) -> bool:
+    prints = {(run.fingerprint, str(run.get("test", "per_class_n"))) for both in runs for run in both}
+    return len(prints) == 1 and next(iter(prints))[0] != ""
+
+
+def correct(run: Run) -> np.ndarray | None:
+    """Which test samples were right, from the packed bits of the summary."""
+    packed, size = run.get("test", "correct"), as_number(run.get("test", "n"))
+    if not isinstance(packed, str) or size is None:
+        return None
+    try:
+        bits = np.unpackbits(np.frombuffer(base64.b64decode(packed, validate=True), dtype=np.uint8))
+    except ValueError:
+        return None
+    return bits[: int(size)].astype(bool) if bits.size >= size else None
+
+
+def _labels(run: Run) -> np.ndarray | None:
+    raise NotImplementedError
+
+
+def _class_weights(run: Run, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Recall, sample size and weight in the mean of every class that counts."""
+    recall: Any = run.get("test", "per_class")
+    sizes: Any = run.get("test", "per_class_n")
+    if not isinstance(sizes, list) or len(sizes) != len(recall):
+        return None
+    members = range(len(recall)) if part == "balanced" else run.counts.groups()[part].tolist()
+    kept = [c for c in members if as_number(recall[c]) is not None and (as_number(sizes[c]) or 0) > 0]
+    if not kept:
+        return None
+    p, n = np.asarray([recall[c] for c in kept], dtype=float), np.asarray([sizes[c] for c in kept], dtype=float)
+    return p, n, np.full(len(kept), 1 / len(kept))
+
+
+def _unpaired_half_width(first: Group, second: Group, part: str) -> float | None:
+    variance = 0.0
+    for group in (first, second):
+        known = _class_weights(group.first, part)
+        if known is None:
+            return None
+        p, n, weight = known
+        # (hits + 1)/(n + 2) keeps a class that was always right or always wrong from counting as certain
+        q = (p * n + 1) / (n + 2)
+        variance += float((weight**2 * q * (1 - q) / n).sum())
+    return Z95 * math.sqrt(variance)

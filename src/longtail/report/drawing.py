@@ -1,0 +1,215 @@
+"""The figures that a set of runs allows, drawn and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..counts import GROUPS
+from ..errors import InputError
+from . import claims, figures, style
+from .grouping import SHORT, SYMBOL, DataSet, Group, knob_text
+from .runs import Run, as_number
+from .style import Style
+from .tables import slug
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_CURVES = 8
+_PANELS = ("logadj", "elm", "dro-lt", "ce")  # the paper's panels of figures 1 and 5 come first
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A saved figure: ``stem`` + .png, .svg or .pdf."""
+
+    number: int
+    data: str
+    caption: str
+    stem: Path
+
+    @property
+    def name(self) -> str:
+        return self.stem.name
+
+
+def draw(data: DataSet, folder: Path, looks: Mapping[str, Style]) -> list[Drawing]:
+    """Save every figure that the runs on this data set allow, in the paper's order."""
+    drawings = []
+    for number, name, caption, make in _possible(data, looks):
+        stem = folder / f"figure{number}-{name}-{slug(data.title)}"
+        figures.save(make(), stem)
+        drawings.append(Drawing(number, data.title, f"Figure {number}. {caption}", stem))
+    return drawings
+
+
+def looks_for(sets: Sequence[DataSet]) -> dict[str, Style]:
+    """One look a label, over all data sets; configurations with default knobs get the method's plain look."""
+    groups = [group for data in sets for group in data.groups]
+    groups.sort(key=lambda g: len(g.changed) > 0)
+    return style.styles({group.label: group.method for group in groups})
+
+
+def shown(data: DataSet) -> list[Group]:
+    """The groups that figures 2, 3, 4 and 6 draw: no sweep's other values, default knobs first, not too many."""
+    swept = [g for sweep in claims.sweeps(data) for g in sweep.groups if g.changed]
+    kept = [g for g in data.groups if g not in swept] or data.groups
+    best = sorted(kept, key=lambda g: len(g.changed) > 0)[:MOST_CURVES]
+    return [g for g in data.groups if g in best]
+
+
+Possible = tuple[int, str, str, Callable[[], "Figure"]]
+
+
+def _possible(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
+    groups = shown(data)
+    left_out = len(data.groups) - len(groups)
+    rest = f" {left_out} more configurations are in the tables only." if left_out else ""
+    title, seed = data.title, _seed_note(groups)
+    planar = _points(data, "embeddings2d", "train")
+    if planar:
+        inputs = _moons(data)
+        first = "Training data and " if inputs else ""
+        names = data.first.class_names
+        caption = f"{first}two-dimensional training embeddings of each method on {title}{seed}."
+        yield 1, "embeddings", caption, lambda: figures.two_moons(inputs, planar, names)
+    accuracy = {g.label: _by_group(g, lambda s: s.mean) for g in groups}
+    spread = {g.label: _by_group(g, lambda s: s.std) for g in groups}
+    caption = f"Test accuracy on {title} by head, torso and tail; whiskers are one standard deviation over seeds.{rest}"
+    yield (
+        2,
+        "groups",
+        caption,
+        lambda: figures.group_accuracy(accuracy, data.sizes, std=spread, title=title, looks=looks),
+    )
+    margins = {split: _curves(data, groups, "margins", split) for split in ("test", "train")}
+    for split, curves in margins.items():
+        if curves:
+            caption = f"Logit margins on {title} for three labels, {split} samples{seed}.{rest}"
+            yield (
+                3,
+                f"margins-{split}",
+                caption,
+                lambda split=split, curves=curves: figures.margin_distributions(  # type: ignore[misc]
+                    curves, split=split, title=title, looks=looks
+                ),
+            )
+    distances = _curves(data, groups, "dmax", "train")
+    if distances:
+        caption = f"Largest distance within the class on {title} for three labels, training samples{seed}.{rest}"
+        yield 4, "dmax", caption, lambda: figures.dmax_distributions(distances, title=title, looks=looks)
+    maps = _points(data, "tsne")
+    if maps:
+        caption = f"t-SNE of training embeddings of up to five classes a group on {title}{seed}."
+        yield 5, "tsne", caption, lambda: figures.tsne(maps, data.class_group, title=title)
+    for split, curves in margins.items():
+        if curves:
+            caption = f"Cumulative distribution of the logit margins on {title}, {split} samples{seed}.{rest}"
+            yield (
+                6,
+                f"margin-cdfs-{split}",
+                caption,
+                lambda split=split, curves=curves: figures.margin_cdfs(  # type: ignore[misc]
+                    curves, split=split, title=title, looks=looks
+                ),
+            )
+    yield from _sensitivity(data, looks)
+
+
+def _seed_note(groups: Sequence[Group]) -> str:
+    return " (first seed of each)" if any(len(g.runs) > 1 for g in groups) else ""
+
+
+def _by_group(group: Group, take: Callable[[Any], float | None]) -> dict[str, float | None]:
+    stats = {"all": group.balanced, **{g: group.accuracy(g) for g in GROUPS}}
+    return {name: None if stat is None else take(stat) for name, stat in stats.items()}
+
+
+def _curves(data: DataSet, groups: Sequence[Group], name: str, split: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Quantiles by panel (label) and method; panels in the order head, torso, tail."""
+    picked = data.first.get("diagnostics", "labels")
+    labels = [c for c in picked if isinstance(c, int)] if isinstance(picked, list) else []
+    panels: dict[str, dict[str, dict[str, Any]]] = {}
+    for label in labels:
+        rows = {g.label: found for g in groups if (found := _quantiles(g.first, name, split, label))}
+        if rows:
+            panels[_panel_title(data, label)] = rows
+    return panels
+
+
+def _quantiles(run: Run, name: str, split: str, label: int) -> dict[str, Any] | None:
+    values = run.get("diagnostics", name, split, str(label), "quantiles")
+    counts = run.get("diagnostics", name, split, str(label), "counts")
+    if not isinstance(values, list) or len(values) < 2 or any(as_number(v) is None for v in values):
+        return None
+    size = sum(counts) if isinstance(counts, list) and all(as_number(c) is not None for c in counts) else len(values)
+    return {"quantiles": values, "n": size}
+
+
+def _panel_title(data: DataSet, label: int) -> str:
+    name = data.first.class_names[label]
+    named = f"label {label}" if name == str(label) else f"label {label}, {name}"
+    return f"{named} ({data.class_group[label]}, n = {int(data.counts.n[label])})"
+
+
+def _points(data: DataSet, *path: str) -> dict[str, dict[str, list[float]]]:
+    """Points by method, the paper's three panels first, at most six."""
+    found = {}
+    order = sorted(shown(data), key=lambda g: _PANELS.index(g.method) if g.method in _PANELS else len(_PANELS))
+    for group in order:
+        points = group.first.get("diagnostics", *path)
+        columns = [points.get(k) for k in ("x", "y", "labels")] if isinstance(points, dict) else []
+        if columns and all(isinstance(c, list) and len(c) == len(columns[0]) > 0 for c in columns):
+            found[group.label] = points
+    return dict(list(found.items())[:6])
+
+
+def _moons(data: DataSet) -> dict[str, list[float]] | None:
+    """The inputs of a two-dimensional built-in data set, made again; None if they are not those of the runs."""
+    if data.name != "moons":
+        return None
+    from ..data import load
+
+    try:
+        made = load(data.name, **data.first.options)
+    except InputError:
+        return None
+    if made.fingerprint != data.first.fingerprint:
+        return None
+    inputs, labels = made.train.inputs, made.train.labels
+    return {"x": inputs[:, 0].tolist(), "y": inputs[:, 1].tolist(), "labels": labels.tolist()}
+
+
+def _sensitivity(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
+    found: dict[str, list[claims.Sweep]] = {}
+    for sweep in claims.sweeps(data):
+        found.setdefault(sweep.method, []).append(sweep)
+    for method, sweeps in found.items():
+        panels = {}
+        for sweep in sweeps:
+            numeric = all(as_number(v) is not None for v in sweep.values)
+            panels[SYMBOL.get(sweep.knob, sweep.knob)] = {
+                "values": sweep.values if numeric else [knob_text(v) for v in sweep.values],
+                "accuracy": [g.balanced.mean for g in sweep.groups],
+                "std": [g.balanced.std for g in sweep.groups],
+            }
+        base = {
+            g.label: g.balanced.mean
+            for name in ("ce", "logadj")
+            if name != method and (g := claims.partner(sweeps[0].groups[0], data.plain(name))) is not None
+        }
+        name = SHORT.get(method, method)
+        knobs = " and ".join(panels)
+        caption = f"Balanced test accuracy of {name} on {data.title} against {knobs}, all else equal."
+        colour = style.styles({name: method})[name].color
+        yield (
+            7,
+            f"sensitivity-{slug(method)}",
+            caption,
+            lambda p=panels, b=base, n=name, c=colour: figures.sensitivity(  # type: ignore[misc]
+                p, baselines=b, title=f"{n} on {data.title}", looks=looks, color=c
+            ),
+        )

@@ -1,0 +1,271 @@
+"""Tables that come out as Markdown, CSV and HTML, and the tables of results made from groups of runs."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..counts import GROUPS
+from . import paper
+from .grouping import DataSet, Group, Stat
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Percent:
+    """A fraction shown in per cent with two digits."""
+
+    value: float
+
+
+Cell = str | int | float | Percent | Stat | paper.Number | None
+
+
+def text(cell: Cell) -> str:
+    """A cell as people read it.
+
+    >>> text(Percent(0.4577)), text(Stat(0.4577, 0.003, 3)), text(None), text(0.01234567)
+    ('45.77', '45.77 ± 0.30', '–', '0.01235')
+    """
+    if cell is None:
+        return NOTHING
+    if isinstance(cell, Percent):
+        return f"{100 * cell.value:.2f}"
+    if isinstance(cell, Stat):
+        return cell.percent()
+    if isinstance(cell, paper.Number):
+        return cell.text
+    if isinstance(cell, float):
+        return f"{cell:.4g}"
+    return str(cell)
+
+
+def raw(cell: Cell) -> str | float | int:
+    """A cell as a spreadsheet wants it: accuracies in per cent, as numbers."""
+    if cell is None:
+        return ""
+    if isinstance(cell, Percent):
+        return round(100 * cell.value, 4)
+    if isinstance(cell, Stat):
+        return round(100 * cell.mean, 4)
+    if isinstance(cell, paper.Number):
+        return cell.value
+    return cell
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows, with a note that is printed below; ``slug`` names its files."""
+
+    slug: str
+    title: str
+    columns: list[str]
+    rows: list[list[Cell]]
+    note: str = ""
+    sortable: bool = False
+
+    def markdown(self) -> str:
+        cells = [[text(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in self.rows]
+        lines = ["| " + " | ".join(row) + " |" for row in [self.columns, ["---"] * len(self.columns), *cells]]
+        return "\n".join(lines) + "\n" + (f"\n{self.note}\n" if self.note else "")
+
+    def csv(self) -> str:
+        """Means and deviations are separate columns; accuracies are in per cent."""
+        deviates = [any(isinstance(row[i], Stat) for row in self.rows) for i in range(len(self.columns))]
+        marked = [any(isinstance(row[i], paper.Number) for row in self.rows) for i in range(len(self.columns))]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        header: list[str] = []
+        for name, deviating, marking in zip(self.columns, deviates, marked):
+            header += [name] + [f"{name} std"] * deviating + [f"{name} mark"] * marking
+        writer.writerow(header)
+        for row in self.rows:
+            line: list[Any] = []
+            for cell, deviating, marking in zip(row, deviates, marked):
+                std = cell.std if isinstance(cell, Stat) else None
+                line += [raw(cell)] + [round(100 * std, 4) if std is not None else ""] * deviating
+                line += [cell.mark if isinstance(cell, paper.Number) else ""] * marking
+            writer.writerow(line)
+        return out.getvalue()
+
+    def html(self) -> str:
+        """A ``<table>``; a sortable one has buttons in its head and raw values for the script to sort by."""
+        head = "".join(
+            f'<th scope="col" aria-sort="none"><button type="button">{html.escape(c)}</button></th>'
+            if self.sortable
+            else f'<th scope="col">{html.escape(c)}</th>'
+            for c in self.columns
+        )
+        body = []
+        for row in self.rows:
+            cells = []
+            for cell in row:
+                numeric = cell is not None and not isinstance(cell, str)
+                shown = html.escape(text(cell))
+                value = f' data-v="{html.escape(str(raw(cell)), quote=True)}"' if self.sortable else ""
+                cells.append(f"<td{' class=num' if numeric else ''}{value}>{shown}</td>")
+            body.append(f"<tr>{''.join(cells)}</tr>")
+        kind = ' class="sortable"' if self.sortable else ""
+        note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
+        return (
+            f'<div class="scroll"><table id="{self.slug}"{kind}><thead><tr>{head}</tr></thead>'
+            f"<tbody>{''.join(body)}</tbody></table></div>{note}"
+        )
+
+
+def results(data: DataSet) -> Table:
+    """Ours beside the paper's: one row a configuration, the paper's rows that were not run included."""
+    comparable = paper.same_data(data.name, data.counts.n.tolist())
+    rows: list[list[Cell]] = []
+    run_plain = {group.method for group in data.groups if not group.changed}
+    pending = [row for row in paper.TABLE2 if comparable and row.method not in run_plain]
+    for group in data.groups:
+        published = paper.number(group.method, data.name) if comparable and not group.changed else None
+        difference = 100 * group.balanced.mean - published.value if published else None
+        accuracies: list[Cell] = [group.accuracy(g) if data.sizes[g] else "no classes" for g in GROUPS]
+        rows.append(
+            [
+                group.label,
+                group.balanced,
+                *accuracies,
+                len(group.runs),
+                group.first.epochs,
+                published,
+                None if difference is None else f"{difference:+.2f}",
+            ]
+        )
+    rows += [[row.title, *["not run"] * 4, 0, None, row.numbers[data.name], None] for row in pending]
+    columns = ["Method", "Balanced accuracy", "Head", "Torso", "Tail", "Seeds", "Epochs", "Paper", "Ours − paper"]
+    return Table(
+        f"results-{slug(data.title)}", f"Results on {data.title}", columns, rows, _results_note(data, comparable)
+    )
+
+
+def _results_note(data: DataSet, comparable: bool) -> str:
+    parts = [
+        "Test accuracy in per cent, mean over classes; ± is the standard deviation over seeds (none for one seed)."
+    ]
+    if comparable:
+        marks = {row.numbers[data.name].mark for row in paper.TABLE2}
+        parts.append(f"Paper: mean over {paper.TRIALS} trials; “multi-stage” rows are the faded ones of its Table 2.")
+        parts += [f"{mark} the paper quotes {source}." for mark, source in paper.MARKS.items() if mark in marks]
+        parts += deviations(data)
+    elif data.name in paper.DATASETS:
+        parts.append("The paper's numbers are not shown: these training counts are not those of its data set.")
+    else:
+        parts.append("The paper has no numbers for this data set.")
+    return " ".join(parts)
+
+
+def deviations(data: DataSet) -> list[str]:
+    """One sentence for each way in which the runs depart from the paper's Table 3."""
+    printed = paper.TABLE3[data.name]
+    found: dict[str, list[str]] = {}
+    for group in data.groups:
+        recipe, run = group.first.recipe, group.first
+        scale = (run.epochs or printed.epochs) / printed.epochs
+        pairs: dict[str, tuple[Any, Any]] = {
+            "epochs": (run.epochs, printed.epochs),
+            "model": (run.model or None, printed.model),
+            "batch size": (recipe.get("batch_size"), printed.batch_size),
+            "learning rate": (recipe.get("lr"), printed.lr),
+            "weight decay": (recipe.get("weight_decay"), printed.weight_decay),
+            "schedule": (recipe.get("schedule"), "step" if printed.milestones else "cosine"),
+            # warm-up and milestones in proportion to the epochs are the paper's, at another length
+            "epochs of warm-up": (recipe.get("warmup_epochs"), (printed.warmup or 0) * scale),
+            "milestones": (recipe.get("milestones"), [m * scale for m in printed.milestones]),
+            "augmentation": (None if recipe.get("augment") == "auto" else recipe.get("augment"), "crop and flip"),
+            "average of weights": (recipe.get("ema"), "none"),
+        }
+        for what, (ours, theirs) in pairs.items():
+            if ours is not None and ours != theirs:
+                found.setdefault(f"{what} {ours} (paper: {theirs})", []).append(group.label)
+    everyone = len(data.groups)
+    return [
+        f"Not the paper's recipe: {what}{'' if len(labels) == everyone else ' for ' + ', '.join(labels)}."
+        for what, labels in found.items()
+    ]
+
+
+def breakdown(data: DataSet) -> Table:
+    """Everything about accuracy beyond the mean: worst class, geometric and harmonic mean, calibration."""
+    columns = ["Method"]
+    columns += [
+        f"{g.capitalize()} ({n} classes)" if n != 1 else f"{g.capitalize()} (1 class)" for g, n in data.sizes.items()
+    ]
+    columns += ["Worst class", "Geometric mean", "Harmonic mean", "ECE", "Plain accuracy", "95 % interval, first seed"]
+    rows: list[list[Cell]] = []
+    for group in data.groups:
+        row: list[Cell] = [group.label, *(group.accuracy(g) if data.sizes[g] else "no classes" for g in GROUPS)]
+        paths = [("worst_class", "accuracy"), ("geometric_mean",), ("harmonic_mean",), ("ece",), ("accuracy",)]
+        row += [group.stat(lambda run, path=path: run.number("test", *path)) for path in paths]  # type: ignore[misc]
+        row.append(_interval(group))
+        rows.append(row)
+    note = "In per cent. ECE: expected calibration error. The interval is over test samples (bootstrap)."
+    return Table(
+        f"groups-{slug(data.title)}", "Breakdown by head, torso and tail", columns, rows, f"{note} {noise(data)}"
+    )
+
+
+def _interval(group: Group) -> str | None:
+    low_high = group.first.get("test", "balanced_ci")
+    if not isinstance(low_high, list) or len(low_high) != 2:
+        return None
+    return f"{100 * low_high[0]:.2f} … {100 * low_high[1]:.2f}"
+
+
+def noise(data: DataSet) -> str:
+    """What difference between two models this test set cannot tell from chance."""
+    widths = [(run.interval[1] - run.interval[0]) / 2 for run in data.runs if run.interval is not None]
+    size = data.first.number("test", "n")
+    if not widths or size is None:
+        return ""
+    half = 100 * sum(widths) / len(widths)
+    return (
+        f"With {int(size):,} test samples one model's balanced accuracy is known to ±{half:.2f} points (95 %): a "
+        f"difference below about {half * 2**0.5:.2f} points between two single runs is noise, unless the paired "
+        "comparison in the table of claims says otherwise."
+    )
+
+
+def per_class(data: DataSet) -> Table:
+    """One row a class, sortable: training samples, group, accuracy of every configuration (mean over seeds)."""
+    names, groups = data.first.class_names, data.class_group
+    rows: list[list[Cell]] = []
+    for c in range(data.counts.num_classes):
+        row: list[Cell] = [c, names[c], int(data.counts.n[c]), groups[c]]
+        for group in data.groups:
+            stat = Stat.of([_at(run.get("test", "per_class"), c) for run in group.runs])
+            row.append(None if stat is None else Percent(stat.mean))
+        rows.append(row)
+    columns = ["Label", "Class", "Training samples", "Group", *(group.label for group in data.groups)]
+    note = "Test accuracy in per cent, mean over seeds. Click a heading to sort by it, again to reverse."
+    return Table(f"per-class-{slug(data.title)}", "Every class", columns, rows, note, sortable=True)
+
+
+def _at(values: Any, index: int) -> float | None:
+    value = values[index]
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def slug(title: str) -> str:
+    """A name for files and anchors.
+
+    >>> slug("CIFAR100-LT (ratio = 50)")
+    'cifar100-lt-ratio-50'
+    """
+    kept = "".join(ch if ch.isalnum() and ch.isascii() else "-" for ch in title.lower())
+    return "-".join(part for part in kept.split("-") if part) or "data"
+
+
+def write(tables: Iterable[Table], folder: Any) -> None:
+    """Every table as ``slug.md`` and ``slug.csv``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in tables:
+        (folder / f"{table.slug}.md").write_text(f"# {table.title}\n\n{table.markdown()}", encoding="utf-8")
+        (folder / f"{table.slug}.csv").write_text(table.csv(), encoding="utf-8")
