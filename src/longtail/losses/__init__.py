@@ -1,6 +1,7 @@
 """Losses, one value a sample each; ``Objective`` weighs and reduces them, ``ELM`` is one of its compositions."""
 
 from .base import Features, Objective, Outputs, Term
+from .pull import HardPull, Pull, RelativePull
 from .contrastive import InfoNCE, SupCon, Triplet
 from .geometry import Center, DroLt, Range, Spreadout
 from .logit import HardMargin, Hybrid, MarginCrossEntropy, SigmoidFocal

@@ -29,6 +29,18 @@ class Features(NamedTuple):
     ids: Tensor | None = None
 
 
+class Keys(NamedTuple):
+    """Features of which some rows are meant: ``embeddings[rows]`` with labels (M,) and ids (M,).
+
+    A memory hands out its keys in this form, so that no more of them is copied than a term needs.
+    """
+
+    embeddings: Tensor
+    labels: Tensor
+    ids: Tensor | None = None
+    rows: Tensor | None = None
+
+
 def compute_dtype(x: Tensor) -> torch.dtype:
     """float64 stays float64; everything else is computed in float32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -93,7 +105,9 @@ class Term(nn.Module):
         labels: Tensor,
         keys: Features | None = None,
         ids: Tensor | None = None,
+        beside: Keys | None = None,
     ) -> Tensor:
+        """The values (B,). ``keys`` replace the batch as positives and negatives; ``beside`` (a memory's) join it."""
         out = self._checked(outputs, labels, keys, ids)
         if keys is not None:
             like = out.embeddings
@@ -103,8 +117,10 @@ class Term(nn.Module):
         with torch.autocast(device_type=device_type, enabled=False):
             if labels.numel() == 0:
                 values = labels.new_zeros(0, dtype=(out.logits if out.logits is not None else out.embeddings).dtype)  # type: ignore[union-attr]
-            else:
+            elif beside is None:
                 values = self.values(out, labels, keys, ids)
+            else:
+                values = self.values_beside(out, labels, beside, ids)
             # A value that is identically 0 must still belong to the graph, or backward() would fail on it.
             if torch.is_grad_enabled() and not values.requires_grad:
                 for x in out:
@@ -116,8 +132,23 @@ class Term(nn.Module):
         """One value a sample, (B,)."""
         raise NotImplementedError
 
+    def values_beside(self, out: Outputs, labels: Tensor, beside: Keys, ids: Tensor | None) -> Tensor:
+        """As ``values`` with the batch and ``beside`` together as keys."""
+        assert out.embeddings is not None
+        more = beside.embeddings if beside.rows is None else beside.embeddings.index_select(0, beside.rows)
+        if ids is None or beside.ids is None:
+            ids = torch.arange(len(labels), device=labels.device)
+            beside = beside._replace(ids=torch.full_like(beside.labels, -1))
+        assert beside.ids is not None
+        keys = Features(
+            torch.cat([out.embeddings, more.to(out.embeddings.dtype)]),
+            torch.cat([labels, beside.labels]),
+            torch.cat([ids, beside.ids]),
+        )
+        return self.values(out, labels, keys, ids)
+
     def weights(self, labels: Tensor, like: Tensor) -> Tensor | None:
-        """What a mean of the values is divided by the sum of: one weight a sample, or None for the number of samples."""
+        """What a mean of the values is divided by the sum of: one weight a sample, or None for the batch's size."""
         return None
 
     def _checked(self, outputs: Any, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Outputs:
@@ -138,7 +169,8 @@ class Term(nn.Module):
                 got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
                 raise InputError(f"{what} must be floats of shape (B, {'C' if what == 'logits' else 'K'}), got {got}")
             if what == "logits" and x.shape[1] != self.counts.num_classes:
-                raise InputError(f"logits have {x.shape[1]} columns, but the counts have {self.counts.num_classes} classes")
+                c = self.counts.num_classes
+                raise InputError(f"logits have {x.shape[1]} columns, but the counts have {c} classes")
             if x.shape[0] != labels.shape[0]:
                 raise InputError(f"{what} have {x.shape[0]} rows, but there are {labels.shape[0]} labels")
             used[what] = x.to(compute_dtype(x))

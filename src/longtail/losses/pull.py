@@ -1,0 +1,182 @@
+"""ELM's own regulariser: an embedding margin that draws the samples of a class together."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import margins
+from ..counts import ClassCounts
+from ..errors import InputError
+from ..margins import PerClass, Power
+from .base import Features, Keys, Outputs, Term
+from .same_label import count, log_sum
+
+
+class _Pull(Term):
+    """What the forms of the pull share: α, positives, and how the parts of a key set come together."""
+
+    name: ClassVar[str] = "pull"
+    takes_keys: ClassVar[bool] = True
+    hard: ClassVar[bool] = False
+
+    def __init__(
+        self, counts: ClassCounts | Any, *, alpha: PerClass | str | float | Any = Power(0.5, of="count")
+    ) -> None:
+        super().__init__(counts)
+        self.alpha = margins.parse(alpha) if isinstance(alpha, (PerClass, str, int, float)) else alpha
+        self.register_vector("alpha", self.alpha)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha!r}"
+
+    def alive(self, labels: Tensor, keys: Features | Keys | None = None, ids: Tensor | None = None) -> Tensor:
+        """Which anchors have a positive, (B,) bool: for the others the term is 0 whatever their embeddings."""
+        self._check_labels(labels, "labels")
+        return self._positives(labels, keys, ids) > 0
+
+    def _positives(self, labels: Tensor, keys: Features | Keys | None, ids: Tensor | None) -> Tensor:
+        return count(labels, ids, None if keys is None else Keys(*keys), self.counts.num_classes)
+
+    def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
+        return self._values(out, labels, [None if keys is None else Keys(*keys)], ids)
+
+    def values_beside(self, out: Outputs, labels: Tensor, beside: Keys, ids: Tensor | None) -> Tensor:
+        return self._values(out, labels, [None, beside], ids)
+
+    def _values(self, out: Outputs, labels: Tensor, parts: list[Keys | None], ids: Tensor | None) -> Tensor:
+        """``parts`` make up the keys; None among them is the batch itself."""
+        x = out.embeddings
+        assert x is not None
+        labels, scale = labels.long(), self.scale(x)
+        joined: Tensor | None = None
+        for keys in parts:
+            one = log_sum(x, labels, ids, keys, self.hard, scale)
+            if joined is None:
+                joined = one
+            else:
+                joined = torch.maximum(joined, one) if self.hard else torch.logaddexp(joined, one)
+        assert joined is not None
+        return self.finish(joined - self.vector("alpha", x)[labels], labels, parts, ids)
+
+    def scale(self, x: Tensor) -> Tensor | None:
+        """What squared distances are multiplied by, None for 1."""
+        return None
+
+    def finish(self, joined: Tensor, labels: Tensor, parts: list[Keys | None], ids: Tensor | None) -> Tensor:
+        """From the logarithm of the sum over positives (or the maximum) to the values."""
+        raise NotImplementedError
+
+
+class Pull(_Pull):
+    """The embedding margin of ELM: the farther a sample lies from its class, beyond α_y, the more it costs.
+
+    ``Ω(x, y) = log[1 + Σ_{x⁺ ∈ S_y∖{x}} exp(‖Φ(x) − Φ(x⁺)‖² − α_y)]``
+
+    S_y are the keys of label y: the batch itself, or ``keys``, or the batch and a memory together. The anchor is
+    excluded by its id where anchors and keys have ids, by its position in its own batch otherwise. Without a positive
+    the value and its gradient are 0.
+
+    With ``scaled=True`` the sum is multiplied by (n_y − 1)/m, where m positives are at hand of the n_y − 1 that the
+    class has. Over random batches the scaled sum has the mean of the full one, its logarithm a lower mean (Jensen); at
+    m = n_y − 1 both forms are equal. Classes with n_y ≤ 1 that have a positive all the same count as n_y = 2.
+
+    Shapes: embeddings (B, K), labels (B,), keys ``Features((M, K), (M,)[, (M,)])``; values (B,). Work and memory grow
+    with the pairs of equal label, not with B². The gradient is written out, and cannot itself be differentiated.
+
+    Args:
+        counts: the class counts.
+        alpha: α, a function of the counts (or its short form such as ``"10*prior^0.5"``), a number, or C values.
+        scaled: put (n_y − 1)/m inside the logarithm.
+
+    >>> import torch
+    >>> pull = Pull([4, 2], alpha=1.0)
+    >>> embeddings, labels = torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1])
+    >>> pull(embeddings, labels)  # log(1 + exp(4 − 1)) twice; the third has no positive
+    tensor([3.0486, 3.0486, 0.0000])
+    >>> pull.alive(labels)
+    tensor([ True,  True, False])
+    >>> pull(embeddings, labels, keys=Features(torch.tensor([[5.5]]), torch.tensor([1])))
+    tensor([0.0000, 0.0000, 0.3869])
+
+    Reference: ELM: Embedding and Logit Margins for Long-Tail Learning, its Ω_pull.
+    """
+
+    def __init__(
+        self,
+        counts: ClassCounts | Any,
+        *,
+        alpha: PerClass | str | float | Any = Power(0.5, of="count"),
+        scaled: bool = False,
+    ) -> None:
+        super().__init__(counts, alpha=alpha)
+        if not isinstance(scaled, bool):
+            raise InputError(f"scaled must be True or False, got {scaled!r}")
+        self.scaled = scaled
+        if scaled:
+            self.register_vector("others", (self.counts.n - 1).clamp(min=1).double())
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + (", scaled=True" if self.scaled else "")
+
+    def finish(self, joined: Tensor, labels: Tensor, parts: list[Keys | None], ids: Tensor | None) -> Tensor:
+        if self.scaled:
+            at_hand = sum(self._positives(labels, keys, ids) for keys in parts)
+            assert isinstance(at_hand, Tensor)
+            joined = joined + (self.vector("others", joined)[labels] / at_hand.clamp(min=1)).log()
+        # log(1 + exp ·); beyond the threshold the 1 is below the last digit, also of float64
+        return F.softplus(joined, threshold=40.0)
+
+
+class RelativePull(Pull):
+    """``Pull`` with distances relative to the spread of the batch, so that α and λ mean the same for every network.
+
+    ``Ω(x, y) = log[1 + Σ_{x⁺ ∈ S_y∖{x}} exp(4‖Φ(x) − Φ(x⁺)‖²/V − α_y)]``, ``V = 1/B Σ_i ‖Φ(x_i) − mean Φ‖²``
+
+    V is the total variance of the batch's embeddings, with its gradient: scaling all embeddings changes nothing, so
+    shrinking them gains nothing, and what falls is the variance within classes relative to the whole. Two samples at
+    random are at 4d²/V = 8 on average. Keys from elsewhere are measured by the same V. A batch without any spread
+    (V = 0) has distances 0. Arguments, shapes and positives are those of ``Pull``; α is 0 by default.
+
+    >>> import torch
+    >>> x, labels = torch.tensor([[0.0, 1.0], [2.0, 0.0], [5.0, 1.0]]), torch.tensor([0, 0, 1])
+    >>> pull = RelativePull([4, 2])
+    >>> pull(x, labels), pull(1000 * x, labels)
+    (tensor([4.5110, 4.5110, 0.0000]), tensor([4.5110, 4.5110, 0.0000]))
+    """
+
+    def __init__(
+        self, counts: ClassCounts | Any, *, alpha: PerClass | str | float | Any = 0.0, scaled: bool = False
+    ) -> None:
+        super().__init__(counts, alpha=alpha, scaled=scaled)
+
+    def scale(self, x: Tensor) -> Tensor:
+        near = x - x[:1].detach()  # a shift that costs no digits where the mean lies far from the origin
+        variance = (near - near.mean(0)).square().sum() / len(x)
+        # Below this the quotient would overflow in float32: no spread at all.
+        spread = variance > 1e-30
+        return torch.where(spread, 4 / torch.where(spread, variance, 1.0), 0.0)
+
+
+class HardPull(_Pull):
+    """The hard form of ``Pull``: the farthest positive alone, with a hinge.
+
+    ``Ω̃(x, y) = max_{x⁺ ∈ S_y∖{x}} [‖Φ(x) − Φ(x⁺)‖² − α_y]₊``, never above ``Pull`` with the same α.
+
+    Arguments, shapes and positives are those of ``Pull``. Of several farthest positives the first takes the gradient.
+
+    >>> import torch
+    >>> HardPull([4, 2], alpha=1.0)(torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1]))
+    tensor([3., 3., 0.])
+
+    Reference: ELM: Embedding and Logit Margins for Long-Tail Learning, its Ω̃_pull.
+    """
+
+    name: ClassVar[str] = "hard_pull"
+    hard: ClassVar[bool] = True
+
+    def finish(self, joined: Tensor, labels: Tensor, parts: list[Keys | None], ids: Tensor | None) -> Tensor:
+        return joined.relu()

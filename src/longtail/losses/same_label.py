@@ -1,0 +1,316 @@
+"""Squared distances where labels agree: the work under ``Pull`` and ``HardPull``.
+
+Most pairs of a long-tailed batch have different labels and count for nothing. On the CPU, rows are grouped by label,
+groups of like size are padded to one width and multiplied together in pieces that stay in the cache; where a few
+classes fill the batch one dense product is cheaper, and a rough price decides. On other devices the dense product is
+always taken: grouping needs the group sizes on the host, and waiting for them would cost more than it saves.
+
+Distances come from a Gram matrix of embeddings relative to one key of their own class. That key is itself a positive of
+(nearly) every anchor of the class, so what cancels is never large beside the value, however far the class lies from the
+origin, and identical embeddings have distance and gradient exactly 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .base import Keys
+
+# Stands for log 0. Finite, so that no difference of two of them is NaN; its exponential is 0 all the same.
+FLOOR = -1e30
+# A piece of work of this many bytes stays in the cache, and its memory is reused instead of mapped anew.
+PIECE = 1 << 21
+# Prices in nanoseconds on one CPU core: a multiply-add of a large and of a small product, a pair's exponential with all
+# that goes with it, moving one number, setting up one group width.
+MAC, SMALL_MAC, PAIR, MOVE, SETUP = 0.05, 0.15, 8.0, 1.0, 2e5
+
+
+class _Block(NamedTuple):
+    """G groups of at most a anchors and k keys each. Row indices are flat, (G·a,) and (G·k,); ``write`` indices send
+    the padding to one row past the end. None for indices means all rows in their own order (the dense block)."""
+
+    mask: Tensor  # (G, a, k): the pairs that count
+    anchors: Tensor | None = None
+    write_anchors: Tensor | None = None
+    keys: Tensor | None = None
+    write_keys: Tensor | None = None
+
+
+class _Dense(NamedTuple):
+    """One block of everything; the row of ``keys`` that each anchor and each key is taken relative to."""
+
+    block: _Block
+    anchor_origin: Tensor
+    key_origin: Tensor
+
+
+@torch.compiler.disable
+def log_sum(
+    x: Tensor,
+    labels: Tensor,
+    ids: Tensor | None = None,
+    keys: Keys | None = None,
+    hard: bool = False,
+    scale: Tensor | None = None,
+) -> Tensor:
+    """``log Σ exp(s·‖x_i − z_j‖²)`` over the keys z_j of x_i's label but not of its id; ``hard``: the largest s·‖·‖².
+
+    Without keys the batch is its own, and without ids a row is excluded by its position. An anchor with no positive
+    gets ``FLOOR`` and no gradient. x (B, K) in float32 or float64, labels (B,); the result is (B,). The scale s ≥ 0 is
+    a tensor of one number, 1 by default, and takes a gradient like the embeddings; keys with ``rows`` take none.
+    """
+    ids, keys = _who(labels, ids, keys)
+    if keys is not None and keys.labels.numel() == 0:
+        return x.new_full((len(x),), FLOOR)
+    plan = _plan(x, labels, ids, keys)
+    if isinstance(plan, _Dense) and keys is not None and keys.rows is not None:
+        keys = keys._replace(embeddings=keys.embeddings.index_select(0, keys.rows), rows=None)
+    z = None if keys is None else keys.embeddings
+    values: Tensor = _LogSum.apply(x if torch.is_grad_enabled() else x.detach(), z, scale, plan, hard)
+    return values
+
+
+def count(labels: Tensor, ids: Tensor | None, keys: Keys | None, num_classes: int) -> Tensor:
+    """How many keys ``log_sum`` sums over for each anchor, (B,)."""
+    ids, keys = _who(labels, ids, keys)
+    key_labels, key_ids = (labels, ids) if keys is None else (keys.labels, keys.ids)
+    same = _occurrences(key_labels, labels)
+    if ids is None or key_ids is None:
+        return same
+    short = torch.unique(torch.cat([ids, key_ids]), return_inverse=True)[1] * num_classes
+    return same - _occurrences(short[len(ids) :] + key_labels, short[: len(ids)] + labels)
+
+
+def _occurrences(of: Tensor, wanted: Tensor) -> Tensor:
+    ordered = of.sort().values
+    return torch.searchsorted(ordered, wanted, right=True) - torch.searchsorted(ordered, wanted)
+
+
+def _who(labels: Tensor, ids: Tensor | None, keys: Keys | None) -> tuple[Tensor | None, Keys | None]:
+    """The ids by which to exclude: those given, positions for a batch that is its own keys, else none."""
+    if keys is None:
+        return torch.arange(len(labels), device=labels.device) if ids is None else ids, None
+    return (None, keys._replace(ids=None)) if ids is None or keys.ids is None else (ids, keys)
+
+
+def _plan(x: Tensor, labels: Tensor, ids: Tensor | None, keys: Keys | None) -> _Dense | list[_Block]:
+    n_anchors, n_keys = len(labels), len(labels) if keys is None else len(keys.labels)
+    if x.device.type != "cpu" or n_anchors * n_keys <= 1 << 15:
+        return _dense(labels, ids, keys)
+    # The plan is made of small integer work, for which NumPy has a third of the overhead.
+    y, anchor_ids = labels.numpy(), None if ids is None else ids.numpy()
+    if keys is None:
+        blocks, price = _grouped(y, anchor_ids, None, None, None, x.shape[1], x.element_size())
+    else:
+        key_ids, rows = (None if t is None else t.cpu().numpy() for t in (keys.ids, keys.rows))
+        blocks, price = _grouped(y, anchor_ids, keys.labels.numpy(), key_ids, rows, x.shape[1], x.element_size())
+    dense_price = n_anchors * n_keys * (3 * MAC * x.shape[1] + PAIR) + n_keys * x.shape[1] * MOVE
+    return blocks if price < dense_price else _dense(labels, ids, keys)
+
+
+def _dense(labels: Tensor, ids: Tensor | None, keys: Keys | None) -> _Dense:
+    key_labels = labels if keys is None else keys.labels
+    mask = labels[:, None] == key_labels[None, :]
+    key_ids = ids if keys is None else keys.ids
+    if ids is not None and key_ids is not None:
+        mask &= ids[:, None] != key_ids[None, :]
+    # The first key of a row's label, found without asking the host for a number; any key where there is none.
+    ordered, order = key_labels.sort(stable=True)
+    key_origin = order[torch.searchsorted(ordered, key_labels)]
+    if keys is None:
+        return _Dense(_Block(mask[None]), key_origin, key_origin)
+    anchor_origin = order[torch.searchsorted(ordered, labels).clamp_(max=len(order) - 1)]
+    return _Dense(_Block(mask[None]), anchor_origin, key_origin)
+
+
+def _groups(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    order = np.argsort(labels, kind="stable")
+    ordered = labels[order]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    return order, ordered[starts], starts, np.diff(np.append(starts, len(labels)))
+
+
+def _width(sizes: np.ndarray) -> np.ndarray:
+    """Powers of two up to 64, multiples of 32 beyond: few widths for small groups, little padding for large ones."""
+    power = 1 << np.ceil(np.log2(sizes)).astype(np.int64)
+    return np.where(sizes <= 64, power, -(-sizes // 32) * 32)
+
+
+def _grouped(
+    y: np.ndarray,
+    ids: np.ndarray | None,
+    key_y: np.ndarray | None,
+    key_ids: np.ndarray | None,
+    rows: np.ndarray | None,
+    size: int,
+    itemsize: int,
+) -> tuple[list[_Block], float]:
+    """The blocks of a grouped plan and its price. ``key_y`` None: the keys are the anchors."""
+    order, classes, starts, sizes = _groups(y)
+    if key_y is None:
+        kept = np.flatnonzero(sizes > 1)
+        starts = key_starts = starts[kept]
+        sizes = key_sizes = sizes[kept]
+        key_order, key_ids = order, ids
+    else:
+        key_order, key_classes, key_starts, key_sizes = _groups(key_y)
+        at = np.minimum(np.searchsorted(key_classes, classes), len(key_classes) - 1)
+        kept = np.flatnonzero(key_classes[at] == classes)
+        starts, sizes, key_starts, key_sizes = starts[kept], sizes[kept], key_starts[at[kept]], key_sizes[at[kept]]
+    if len(kept) == 0:
+        return [], 0.0
+    widths, key_widths = _width(sizes), _width(key_sizes)
+    code = widths * (1 << 32) + key_widths
+    blocks: list[_Block] = []
+    price = 0.0
+    for c in np.unique(code):
+        a, k = int(c >> 32), int(c & 0xFFFFFFFF)
+        group = np.flatnonzero(code == c)
+        price += SETUP + len(group) * (a * k * (3 * SMALL_MAC * size + PAIR) + (a + k) * size * 3 * MOVE)
+        step = max(PIECE // ((a + k) * size * itemsize), 1)
+        for first in range(0, len(group), step):
+            g = group[first : first + step]
+            at, valid = _padded(starts[g], sizes[g], a)
+            key_at, key_valid = (at, valid) if key_y is None else _padded(key_starts[g], key_sizes[g], k)
+            anchors, keys = order[at], key_order[key_at]
+            mask = valid[:, :, None] & key_valid[:, None, :]
+            if ids is not None and key_ids is not None:
+                mask &= ids[anchors][:, :, None] != key_ids[keys][:, None, :]
+            keys = keys if rows is None else rows[keys]
+            tensors = [torch.from_numpy(t.reshape(-1)) for t in (anchors, np.where(valid, anchors, len(y)))]
+            if key_y is not None:
+                # Keys from a store (rows) take no gradient, so nothing is ever written to them.
+                write = np.where(key_valid, keys, len(key_y))
+                tensors += [torch.from_numpy(t.reshape(-1)) for t in (keys, write)]
+            blocks.append(_Block(torch.from_numpy(mask), *tensors))
+    return blocks, price
+
+
+def _padded(starts: np.ndarray, sizes: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (G, width) of each group's members, the last one repeated, and which are not repeats."""
+    along = np.arange(width)[None, :]
+    return starts[:, None] + np.minimum(along, sizes[:, None] - 1), along < sizes[:, None]
+
+
+def _centred(x: Tensor, z: Tensor | None, plan: _Dense | list[_Block], block: _Block) -> tuple[Tensor, Tensor]:
+    """Anchors (G, a, K) and keys (G, k, K) of a block, relative to a key of their class."""
+    if isinstance(plan, _Dense):
+        if z is None:
+            own = x.sub(x.index_select(0, plan.key_origin))[None]
+            return own, own
+        z = z.to(x.dtype)
+        return (x - z.index_select(0, plan.anchor_origin))[None], (z - z.index_select(0, plan.key_origin))[None]
+    groups, a, k = block.mask.shape
+    assert block.anchors is not None
+    anchors = x.index_select(0, block.anchors).view(groups, a, -1)
+    if z is None:
+        anchors -= anchors[:, :1].clone()
+        return anchors, anchors
+    assert block.keys is not None
+    keys = z.index_select(0, block.keys).to(x.dtype).view(groups, k, -1)
+    origin = keys[:, :1].clone()
+    anchors -= origin
+    keys -= origin
+    return anchors, keys
+
+
+def _reduce(
+    anchors: Tensor, keys: Tensor, mask: Tensor, scale: Tensor | None, hard: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Values (G, a), each pair's share in a value's gradient (G, a, k), and with a scale ∂value/∂scale (G, a)."""
+    if anchors is keys:
+        distances = torch.bmm(anchors, keys.mT)
+        norms = distances.diagonal(dim1=1, dim2=2).clone()
+        distances.mul_(-2).add_(norms[:, :, None]).add_(norms[:, None, :])
+    else:
+        norms, key_norms = (torch.linalg.vector_norm(v, dim=-1).square_() for v in (anchors, keys))
+        distances = torch.baddbmm(key_norms[:, None, :], anchors, keys.mT, alpha=-2).add_(norms[:, :, None])
+    distances.clamp_(min=0)
+    t = distances if scale is None else distances * scale
+    t.masked_fill_(~mask, -torch.inf)
+    top, where = t.max(dim=-1, keepdim=True)
+    top.clamp_(min=FLOOR)
+    if hard:
+        value, share = top, torch.zeros_like(t).scatter_(-1, where, (top > FLOOR).to(t.dtype))
+    else:
+        share = t.sub_(top).exp_()
+        total = share.sum(-1, keepdim=True).clamp_(min=torch.finfo(t.dtype).tiny)
+        value, share = top + total.log(), share.div_(total)
+    return value[..., 0], share, None if scale is None else (share * distances).sum(-1)
+
+
+class _LogSum(torch.autograd.Function):
+    """``log_sum`` with its gradient written out: for shares p and incoming gradients g, the weights of the pairs are
+    w = s·g·p, and ∂/∂x_i Σ w_ij ‖x_i − z_j‖² = 2 (x_i Σ_j w_ij − Σ_j w_ij z_j).
+
+    Where keys take no gradient, 2s (x_i − Σ_j p_ij z_j) is all that backward needs: it is computed at once, and neither
+    keys nor pairs are kept.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, z: Tensor | None, scale: Tensor | None, plan: _Dense | list[_Block], hard: bool
+    ) -> Tensor:
+        ctx.blocks = [plan.block] if isinstance(plan, _Dense) else plan
+        ctx.own, ctx.fixed_keys = z is None, z is not None and not ctx.needs_input_grad[1]
+        ctx.x_shape, ctx.z_shape = x.shape, None if z is None else z.shape
+        values = x.new_full((len(x) + 1,), FLOOR)
+        slopes = None if scale is None else torch.zeros_like(values)
+        needs_grad = any(ctx.needs_input_grad)
+        direction = x.new_zeros(len(x) + 1, x.shape[1]) if ctx.fixed_keys and needs_grad else None
+        saved: list[Tensor] = []
+        for block in ctx.blocks:
+            anchors, keys = _centred(x, z, plan, block)
+            value, share, slope = _reduce(anchors, keys, block.mask, scale, hard)
+            _write(values, block.write_anchors, value)
+            if slopes is not None and slope is not None:
+                _write(slopes, block.write_anchors, slope)
+            share = share if scale is None else share.mul_(scale)
+            if direction is not None:
+                _write(direction, block.write_anchors, _pulled(anchors, keys, share))
+            elif needs_grad:
+                saved += [anchors, share] if z is None else [anchors, keys, share]
+        ctx.save_for_backward(slopes, *([direction] if direction is not None else saved))
+        return values[:-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        slopes, *saved = ctx.saved_tensors
+        to_scale = None if slopes is None else torch.dot(grad, slopes[:-1])
+        if ctx.fixed_keys:
+            return grad[:, None] * saved[0][:-1], None, to_scale, None, None
+        to_x = grad.new_zeros(ctx.x_shape[0] + 1, ctx.x_shape[1])
+        to_z = None if ctx.own else grad.new_zeros(ctx.z_shape[0] + 1, ctx.z_shape[1])
+        grad = torch.cat([grad, grad.new_zeros(1)])  # for the padding
+        width = 2 if ctx.own else 3
+        with torch.autocast(device_type=grad.device.type, enabled=False):
+            for i, block in enumerate(ctx.blocks):
+                anchors, *keys, share = saved[width * i : width * (i + 1)]
+                groups, a, _ = share.shape
+                g = grad[:-1] if block.write_anchors is None else grad.index_select(0, block.write_anchors)
+                weight = share * g.view(groups, a, 1)
+                if ctx.own:
+                    _write(to_x, block.write_anchors, _pulled(anchors, anchors, weight + weight.mT))
+                else:
+                    _write(to_x, block.write_anchors, _pulled(anchors, keys[0], weight))
+                    _write(to_z, block.write_keys, _pulled(keys[0], anchors, weight.mT))
+        return to_x[:-1], None if to_z is None else to_z[:-1], to_scale, None, None
+
+
+def _pulled(x: Tensor, z: Tensor, weight: Tensor) -> Tensor:
+    """``2 (x_i Σ_j w_ij − Σ_j w_ij z_j)``."""
+    return torch.baddbmm(x * weight.sum(-1, keepdim=True), weight, z, beta=2, alpha=-2)
+
+
+def _write(out: Tensor | None, rows: Tensor | None, values: Tensor) -> None:
+    assert out is not None
+    if rows is None:
+        out[:-1] = values[0]
+    else:
+        out.index_copy_(0, rows, values.reshape(len(rows), *out.shape[1:]))
