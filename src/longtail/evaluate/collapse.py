@@ -1,0 +1,102 @@
+"""Neural collapse (Papyan, Han and Donoho 2020): how near the end of training has come to its limiting geometry."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .checks import labelled, matrix, row_blocks
+from .neighbours import nearest_mean, unit_rows
+from .scatter import scatter
+
+
+class NeuralCollapse(NamedTuple):
+    """All are 0 at full collapse; NaN where there are too few classes or no spread to measure.
+
+    The centre of the class means is their plain mean, so that rare classes weigh as much as frequent ones.
+
+    Attributes:
+        nc1: variability, ``tr(Σ_W Σ_B⁺)/C``, within- against between-class covariance (Σ_W the mean over classes).
+        equinorm: std/mean of ‖μ_y − μ‖.
+        equiangle: standard deviation of cos(μ_y − μ, μ_y' − μ) over pairs of classes.
+        max_angle: mean of |cos + 1/(C−1)| over pairs: distance from the simplex.
+        self_duality: ``‖W/‖W‖ − M/‖M‖‖`` (Frobenius), None without a head.
+        ncm_mismatch: fraction of samples where the head and the nearest class mean disagree, None without logits.
+    """
+
+    nc1: float
+    equinorm: float
+    equiangle: float
+    max_angle: float
+    self_duality: float | None
+    ncm_mismatch: float | None
+
+
+def neural_collapse(
+    embeddings: Any,
+    labels: Any,
+    num_classes: int | None = None,
+    *,
+    head_weight: Any = None,
+    logits: Any = None,
+) -> NeuralCollapse:
+    """Measures of neural collapse of training embeddings (N, K), over the classes that have samples."""
+    x, y = labelled(embeddings, labels, "embeddings", num_classes)
+    moments = scatter(x, y, num_classes)
+    present = moments.present.nonzero().flatten()
+    c = len(present)
+    nan = float("nan")
+    if c < 2:
+        return NeuralCollapse(nan, nan, nan, nan, None, None)
+    means = moments.means[present]
+    centred = means - means.mean(0)
+    within = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
+    for rows in row_blocks(*x.shape):
+        # 1/(C n_y) for each sample makes this the mean of the class covariances
+        r = (x[rows].double() - moments.means[y[rows]]) / (c * moments.n[y[rows]]).sqrt().unsqueeze(1)
+        within += r.T @ r
+    nc1 = _trace_ratio(within, centred) / c
+    norms = centred.norm(dim=1)
+    equinorm = float(norms.std(correction=0) / norms.mean()) if float(norms.mean()) > 0 else nan
+    equiangle, max_angle = _angles(centred)
+    duality = None
+    if head_weight is not None:
+        w = matrix(head_weight, "head_weight", x.shape[1]).double().to(x.device)
+        if w.shape[0] != moments.n.numel():
+            raise InputError(f"head_weight must have a row for each of {moments.n.numel()} classes, got {w.shape[0]}")
+        w = w[present]
+        duality = float((w / w.norm() - centred / centred.norm()).norm())
+    mismatch = None
+    if logits is not None:
+        f = matrix(logits, "logits", moments.n.numel())
+        ncm = nearest_mean(x, y, x, moments.n.numel())
+        mismatch = float((f.argmax(1).to(ncm.device) != ncm).double().mean())
+    return NeuralCollapse(nc1, equinorm, equiangle, max_angle, duality, mismatch)
+
+
+def _trace_ratio(within: Tensor, centred: Tensor) -> float:
+    """tr(Σ_W Σ_B⁺) with Σ_B = MᵀM/C, through the singular vectors of the C×K means M."""
+    _, s, v = torch.linalg.svd(centred, full_matrices=False)
+    keep = s > s.max() * max(centred.shape) * torch.finfo(torch.float64).eps
+    if not bool(keep.any()):
+        return float("nan")
+    v, s = v[keep], s[keep]
+    return float((((v @ within) * v).sum(1) / (s.square() / centred.shape[0])).sum())
+
+
+def _angles(centred: Tensor) -> tuple[float, float]:
+    """Standard deviation of the cosines between different rows, and mean |cos + 1/(C−1)|, a block of rows at a time."""
+    u, c = unit_rows(centred), centred.shape[0]
+    total, squares, distance = 0.0, 0.0, 0.0
+    for rows in row_blocks(c, c):
+        cos = u[rows] @ u.T
+        others = torch.ones_like(cos, dtype=torch.bool)
+        others[torch.arange(cos.shape[0]), torch.arange(rows.start, rows.stop)] = False
+        cos = cos[others]
+        total, squares = total + float(cos.sum()), squares + float(cos.square().sum())
+        distance += float((cos + 1 / (c - 1)).abs().sum())
+    pairs = c * (c - 1)
+    return max(squares / pairs - (total / pairs) ** 2, 0.0) ** 0.5, distance / pairs

@@ -1,0 +1,222 @@
+"""What a trained model says of its data: all that evaluation, diagnostics, theory and post-hoc tools ever see.
+
+A file of predictions is ``.safetensors`` or ``.npz`` (read without pickle) with these arrays:
+
+===============================================  ==================================================================
+``{train,val,test}_logits``                      floats (N, C)
+``{train,val,test}_labels``                      whole numbers (N,) in [0, C)
+``{train,val,test}_embeddings``                  optional, floats (N, K)
+``logits``, ``labels``, ``embeddings``           short for ``test_…``: the least a file from elsewhere holds
+``counts``                                       optional, (C,): training samples a class; else from ``train_labels``
+``head_weight``, ``head_bias``                   optional, (C, K) and (C,): the last layer, for τ-normalisation
+===============================================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..counts import ClassCounts
+from ..errors import InputError
+from .checks import class_counts, class_labels, matrix
+
+PARTS = ("train", "val", "test")
+_FIELDS = ("logits", "labels", "embeddings")
+_HEAD = ("head_weight", "head_bias")
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Logits (N, C), labels (N,) and, where they were kept, embeddings (N, K) of one split."""
+
+    logits: Tensor
+    labels: Tensor
+    embeddings: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.labels.shape[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Logits, labels and embeddings by split, checked when made: finite, of matching shapes, labels in range.
+
+    >>> import torch
+    >>> p = Predictions(test=Part(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0])), counts=[9, 1])
+    >>> p.num_classes, len(p.test), p.counts
+    (2, 2, ClassCounts([9, 1]))
+    >>> Predictions(test=Part(torch.tensor([[2.0, float("nan")]]), torch.tensor([0])))
+    Traceback (most recent call last):
+    longtail.errors.InputError: test_logits must be finite, but row 0 holds nan
+    """
+
+    train: Part | None = None
+    val: Part | None = None
+    test: Part | None = None
+    head_weight: Tensor | None = None
+    head_bias: Tensor | None = None
+    counts: ClassCounts | Any = None
+
+    def __post_init__(self) -> None:
+        given = {name: part for name in PARTS if (part := getattr(self, name)) is not None}
+        if not given:
+            raise InputError("predictions need logits and labels of at least one of train, val and test")
+        c: int | None = None
+        k: int | None = None
+        for name, part in given.items():
+            logits = matrix(part.logits, f"{name}_logits", c)
+            c = logits.shape[1]
+            labels = class_labels(part.labels, f"{name}_labels", rows=logits.shape[0], num_classes=c)
+            embeddings = None
+            if part.embeddings is not None:
+                embeddings = matrix(part.embeddings, f"{name}_embeddings", k)
+                k = embeddings.shape[1]
+                if embeddings.shape[0] != logits.shape[0]:
+                    raise InputError(
+                        f"{name}_embeddings have {embeddings.shape[0]} rows, but {name}_logits have {logits.shape[0]}"
+                    )
+            self._set(name, Part(logits, labels, embeddings))
+        assert c is not None
+        if self.head_weight is not None:
+            weight = matrix(self.head_weight, "head_weight", k)
+            if weight.shape[0] != c:
+                raise InputError(f"head_weight must have a row for each of the {c} classes, got {weight.shape[0]}")
+            self._set("head_weight", weight)
+        if self.head_bias is not None:
+            bias = torch.as_tensor(self.head_bias).detach()
+            if bias.shape != (c,) or not bool(torch.isfinite(bias).all()):
+                raise InputError(f"head_bias must be {c} finite numbers, got shape {tuple(bias.shape)}")
+            self._set("head_bias", bias)
+        if self.counts is not None:
+            self._set("counts", class_counts(self.counts, c))
+        elif self.train is not None:
+            self._set("counts", ClassCounts.from_labels(self.train.labels, c))
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def num_classes(self) -> int:
+        return next(part.logits.shape[1] for name in PARTS if (part := self.part(name)) is not None)
+
+    def part(self, name: str) -> Part | None:
+        """``train``, ``val`` or ``test`` by name."""
+        part: Part | None = getattr(self, name)
+        return part
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Any]) -> Predictions:
+        """From the arrays of a file, by the names in the module's table; a name that is none of them is refused."""
+        named = {(f"test_{k}" if k in _FIELDS else k): v for k, v in tensors.items()}
+        if len(named) < len(tensors):
+            twice = next(k for k in _FIELDS if k in tensors and f"test_{k}" in tensors)
+            raise InputError(f"{twice} is short for test_{twice}, and both are there: keep one of the two")
+        valid = [f"{part}_{field}" for part in PARTS for field in _FIELDS] + [*_HEAD, "counts"]
+        for name in named:
+            if name not in valid:
+                raise InputError(f"unknown array {name!r}: valid are logits, labels, embeddings, {', '.join(valid)}")
+        parts: dict[str, Any] = {}
+        for part in PARTS:
+            found = {field: named[f"{part}_{field}"] for field in _FIELDS if f"{part}_{field}" in named}
+            if not found:
+                continue
+            for field in ("logits", "labels"):
+                if field not in found:
+                    raise InputError(f"{part}_{next(iter(found))} are there, but {part}_{field} are not")
+            parts[part] = Part(**found)
+        rest = {name: named[name] for name in (*_HEAD, "counts") if name in named}
+        return cls(**parts, **rest)
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """The arrays of a file: the inverse of ``from_tensors``."""
+        tensors: dict[str, Tensor] = {}
+        for name in PARTS:
+            if (part := self.part(name)) is not None:
+                for field in _FIELDS:
+                    if (value := getattr(part, field)) is not None:
+                        tensors[f"{name}_{field}"] = value
+        for name in _HEAD:
+            if (value := getattr(self, name)) is not None:
+                tensors[name] = value
+        if self.counts is not None:
+            tensors["counts"] = self.counts.n
+        return tensors
+
+    def save(self, path: str | Path) -> None:
+        """Write ``.safetensors`` or ``.npz``, by the ending."""
+        path = Path(path)
+        tensors = {name: t.cpu().contiguous() for name, t in self.to_tensors().items()}
+        if path.suffix == ".safetensors":
+            from safetensors.torch import save_file
+
+            # clone() unties views of one storage, which safetensors refuses
+            save_file({name: t.clone() for name, t in tensors.items()}, path)
+        elif path.suffix == ".npz":
+            arrays = {k: (t.float() if t.dtype == torch.bfloat16 else t).numpy() for k, t in tensors.items()}
+            np.savez(path, **arrays)  # type: ignore[arg-type]
+        else:
+            raise InputError(f"predictions are written as .safetensors or .npz, got {path.name!r}")
+
+    @classmethod
+    def load(cls, path: str | Path, counts: Any = None) -> Predictions:
+        """Read a run folder or a file; ``counts``, if given, replace those of the file.
+
+        Raises:
+            InputError: one sentence that names the file and, where a value is wrong, the row.
+        """
+        path = Path(path)
+        if path.is_dir():
+            return _load_run(path, counts)
+        try:
+            tensors: dict[str, Any] = dict(_read(path))
+            if counts is not None:
+                tensors["counts"] = counts
+            elif "counts" in tensors:
+                tensors["counts"] = ClassCounts(tensors["counts"])
+            return cls.from_tensors(tensors)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+
+def _load_run(path: Path, counts: Any) -> Predictions:
+    file = path / "predictions.safetensors"
+    if not file.is_file():
+        raise InputError(
+            f"{path} holds no predictions.safetensors: give a finished run's folder or a file of predictions"
+        )
+    split = path / "split.json"
+    if counts is None and split.is_file():
+        try:
+            counts = json.loads(split.read_text(encoding="utf-8"))["counts"]
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{split} is not a run's split.json: it has no 'counts'") from None
+    return Predictions.load(file, counts)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError("there is no such file or run folder")
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return dict(load_file(path))
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            raise InputError(f"not a readable safetensors file ({str(error).splitlines()[0]})") from None
+    if path.suffix == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"not a readable .npz of plain arrays ({str(error).splitlines()[0]})") from None
+    raise InputError("predictions are read from .safetensors, .npz or a run folder")

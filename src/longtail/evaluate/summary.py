@@ -1,0 +1,349 @@
+"""A run's evidence as plain JSON: all that the report needs, small enough to commit.
+
+Numbers have six significant digits; NaN becomes null. ``test.correct`` is one bit a test sample, so that any two runs
+on the same data can be compared in pairs: ``unpack_correct`` reads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..counts import ClassCounts
+from ..errors import InputError
+from ..margins import PerClass, Power
+from . import accuracy, diagnostics, theory
+from .checks import class_counts
+from .predictions import Part, Predictions
+
+FORMAT = 1
+KNN = 10
+_POINTS_2D = 2000
+
+
+def summarise(
+    predictions: Predictions,
+    counts: ClassCounts | Any,
+    *,
+    class_names: Sequence[str] | None = None,
+    alpha: PerClass | Sequence[float] | Tensor | None = None,
+    seed: int = 0,
+    posthoc: Iterable[dict[str, Any]] = (),
+    tsne: bool | Literal["auto"] = "auto",
+) -> dict[str, Any]:
+    """Everything the report shows of one run, as plain JSON data.
+
+    Args:
+        predictions: with a test part; what needs training logits or embeddings is null without them.
+        counts: training samples a class.
+        class_names: kept beside the picked labels.
+        alpha: of Proposition 1; ``Power(0.5, of="count")`` if not given.
+        seed: of the bootstrap, of samples drawn for figures and of t-SNE.
+        posthoc: the steps of ``posthoc.apply`` that led to these logits.
+        tsne: whether to compute Figure 5's map; ``"auto"`` does, of fewer points where the data are small.
+    """
+    counts = class_counts(counts, predictions.num_classes)
+    if predictions.test is None:
+        raise InputError("a summary needs the predictions of a test part")
+    if class_names is not None and len(class_names) != counts.num_classes:
+        raise InputError(f"there are {counts.num_classes} classes, but {len(class_names)} class names")
+    train, val, test = predictions.train, predictions.val, predictions.test
+    on_test = accuracy.summary(test.logits, test.labels, counts)
+    result: dict[str, Any] = {
+        "format": FORMAT,
+        "test": {
+            **_accuracy(on_test, seed),
+            "correct": pack_correct(on_test.correct),
+            "confusion": {"top": [list(row) for row in on_test.top_confusions(50)]},
+        },
+        "val": None if val is None else _accuracy(accuracy.summary(val.logits, val.labels, counts), seed),
+        "train": None,
+        "posthoc": list(posthoc),
+    }
+    if train is not None:
+        on_train = accuracy.summary(train.logits, train.labels, counts)
+        result["train"] = {"accuracy": on_train.accuracy, "balanced": on_train.balanced}
+    picks = pick_labels(counts, test.labels)
+    result["diagnostics"] = {
+        "labels": picks,
+        "names": None if class_names is None else [class_names[i] for i in picks],
+        **_margins(train, test, picks, counts),
+        **_geometry(predictions, counts, picks),
+        **_maps(train, counts, seed, tsne),
+    }
+    result["theory"] = _theory(predictions, counts, alpha)
+    plain: dict[str, Any] = rounded(result)
+    return plain
+
+
+def _accuracy(s: accuracy.Summary, seed: int) -> dict[str, Any]:
+    interval = s.interval(seed=seed)
+    sizes = s.per_class_n
+    groups = s.counts.groups()
+    return {
+        "n": s.n,
+        "balanced": s.balanced,
+        "balanced_ci": [interval.low, interval.high],
+        "accuracy": s.accuracy,
+        "evaluated": s.evaluated,
+        "groups": {
+            name: {"accuracy": value, "classes": k, "evaluated": int((sizes[groups[name]] > 0).sum())}
+            for name, (value, k) in s.groups.items()
+        },
+        "per_class": s.per_class.tolist(),
+        "per_class_n": sizes.tolist(),
+        "worst_class": {"label": s.worst.label, "accuracy": s.worst.accuracy},
+        "geometric_mean": s.geometric_mean,
+        "harmonic_mean": s.harmonic_mean,
+        "ece": s.ece,
+        "ece_groups": s.ece_groups,
+    }
+
+
+def pick_labels(counts: ClassCounts, labels: Tensor | None = None) -> list[int]:
+    """Up to three labels to look at closely: one of each group that exists.
+
+    Classes are ranked by training count; head, torso and tail give the class nearest to the first, fifth and ninth
+    tenth of that ranking (10, 50 and 90 on CIFAR100-LT, the paper's). A missing group is made up for by those ranks.
+
+    >>> pick_labels(ClassCounts([int(500 * 100 ** (-i / 99)) for i in range(100)]))
+    [10, 50, 90]
+    """
+    usable = counts.n > 0
+    if labels is not None:
+        tested = torch.bincount(labels.cpu(), minlength=counts.num_classes) > 0
+        usable = usable & tested if bool((usable & tested).any()) else tested
+    ranked = [y for y in counts.n.argsort(descending=True, stable=True).tolist() if bool(usable[y])]
+    ranks = [min(int(q * len(ranked)), len(ranked) - 1) for q in (0.1, 0.5, 0.9)]
+    position = {y: i for i, y in enumerate(ranked)}
+    picks: list[int] = []
+    for rank, group in zip(ranks, counts.groups().values()):
+        members = [position[y] for y in group.tolist() if y in position]
+        if members:
+            picks.append(ranked[min(members, key=lambda i: (abs(i - rank), i))])
+    for rank in ranks:
+        if len(picks) < min(3, len(ranked)) and ranked[rank] not in picks:
+            picks.append(ranked[rank])
+    return sorted(picks, key=lambda y: position[y])
+
+
+def _distribution(values: Tensor, bins: int = 30) -> dict[str, Any]:
+    v = values.double()
+    heights, edges = np.histogram(v.cpu().numpy(), bins=bins)
+    return {
+        "edges": edges.tolist(),
+        "counts": heights.tolist(),
+        "quantiles": diagnostics.cdf(v, points=101)[0].tolist(),
+        "mean": float(v.mean()),
+        "var": float(v.var(correction=0)),
+    }
+
+
+def _by_label(values: Tensor, labels: Tensor, picks: list[int]) -> dict[str, Any]:
+    return {str(y): _distribution(values[labels == y]) for y in picks if bool((labels == y).any())}
+
+
+def _margins(train: Part | None, test: Part, picks: list[int], counts: ClassCounts) -> dict[str, Any]:
+    by_label: dict[str, Any] = {}
+    variance: dict[str, Any] = {}
+    for name, part in (("train", train), ("test", test)):
+        if part is None or counts.num_classes < 2:
+            by_label[name] = variance[name] = None
+            continue
+        gamma = diagnostics.margins(part.logits, part.labels)
+        by_label[name] = _by_label(gamma, part.labels, picks)
+        variance[name] = diagnostics.class_variances(gamma.unsqueeze(1), part.labels, counts.num_classes).tolist()
+    return {"margins": by_label, "margin_variance": variance}
+
+
+def _geometry(predictions: Predictions, counts: ClassCounts, picks: list[int]) -> dict[str, Any]:
+    train, test = predictions.train, predictions.test
+    names = ("dmax", "class_variance", "intra_inter", "neural_collapse", "knn", "ncm")
+    found: dict[str, Any] = dict.fromkeys(names)
+    scatters = {
+        name: diagnostics.scatter(part.embeddings, part.labels, counts.num_classes)
+        for name, part in (("train", train), ("test", test))
+        if part is not None and part.embeddings is not None and len(part)
+    }
+    if not scatters:
+        return found
+    found["class_variance"] = {
+        "train": None,
+        "test": None,
+        **{name: s.variances.tolist() for name, s in scatters.items()},
+        "by_group": {name: _group_means(s.variances, counts) for name, s in scatters.items()},
+    }
+    found["intra_inter"] = {"train": None, "test": None, **{name: s.ratio for name, s in scatters.items()}}
+    if train is None or train.embeddings is None or not len(train):
+        return found
+    x, y = train.embeddings, train.labels
+    d = diagnostics.max_intra_distance(x, y)
+    norm = float(diagnostics.max_norm(x))
+    unit = d.double() / (norm or 1.0)
+    per_class = torch.zeros(counts.num_classes, dtype=torch.float64, device=d.device).index_add_(0, y, unit)
+    per_class = per_class / torch.bincount(y, minlength=counts.num_classes)
+    found["dmax"] = {
+        "train": _by_label(unit, y, picks),
+        "normaliser": norm,
+        "mean_by_group": _group_means(per_class, counts),
+        "mean": float(unit.mean()),
+    }
+    collapse = diagnostics.neural_collapse(
+        x, y, counts.num_classes, head_weight=predictions.head_weight, logits=train.logits
+    )
+    found["neural_collapse"] = collapse._asdict()
+    if test is not None and test.embeddings is not None:
+        k = min(KNN, len(train))
+        near = diagnostics.knn_accuracy(x, y, test.embeddings, test.labels, counts, k)
+        mean = diagnostics.ncm_accuracy(x, y, test.embeddings, test.labels, counts)
+        found["knn"] = {"k": k, **_short(near)}
+        found["ncm"] = _short(mean)
+    return found
+
+
+def _short(s: accuracy.Summary) -> dict[str, Any]:
+    return {"balanced": s.balanced, "groups": {k: {"accuracy": v, "classes": n} for k, (v, n) in s.groups.items()}}
+
+
+def _group_means(values: Tensor, counts: ClassCounts) -> dict[str, float | None]:
+    """Mean over a group's classes that have a value."""
+    means: dict[str, float | None] = {}
+    for name, classes in counts.groups().items():
+        known = values.cpu()[classes]
+        known = known[~known.isnan()]
+        means[name] = float(known.mean()) if known.numel() else None
+    return means
+
+
+def _maps(train: Part | None, counts: ClassCounts, seed: int, tsne: bool | str) -> dict[str, Any]:
+    if train is None or train.embeddings is None or not len(train):
+        return {"tsne": None}
+    x, y = train.embeddings, train.labels.cpu()
+    maps: dict[str, Any] = {"tsne": None}
+    if tsne:
+        maps["tsne"] = tsne_map(x, y, counts, seed=seed, most=300 if tsne == "auto" and len(train) < 5000 else 600)
+    if x.shape[1] == 2:
+        chosen = _sample(y, list(range(counts.num_classes)), _POINTS_2D, seed)
+        maps["embeddings2d"] = {"train": _points(x[chosen], y[chosen])}
+    return maps
+
+
+def _points(xy: Tensor, labels: Tensor) -> dict[str, Any]:
+    return {"x": xy[:, 0].double().tolist(), "y": xy[:, 1].double().tolist(), "labels": labels.tolist()}
+
+
+def _sample(labels: Tensor, classes: list[int], most: int, seed: int) -> Tensor:
+    """Positions of at most ``most`` samples of the given classes: all of small ones, equal shares of large ones."""
+    rng = np.random.default_rng(seed)
+    members = sorted(((labels == y).nonzero().flatten().numpy() for y in classes), key=len)
+    chosen, left = [], most
+    for i, mine in enumerate(members):
+        take = min(len(mine), left // (len(members) - i))
+        chosen.append(rng.permutation(mine)[:take])
+        left -= take
+    return torch.from_numpy(np.sort(np.concatenate(chosen)))
+
+
+def tsne_map(embeddings: Tensor, labels: Tensor, counts: ClassCounts, *, seed: int, most: int) -> dict[str, Any] | None:
+    """t-SNE of up to five classes a group and ``most`` points; None where there are too few points for a map."""
+    classes: list[int] = []
+    for group in counts.groups().values():
+        mine = [int(y) for y in group if bool((labels == int(y)).any())]
+        step = max(len(mine) / 5, 1)
+        classes += [mine[int(i * step)] for i in range(min(5, len(mine)))]
+    chosen = _sample(labels, classes, most, seed)
+    x = embeddings[chosen].double().cpu()
+    if len(chosen) < 10 or float(x.var(0).sum()) == 0:
+        return None
+    from sklearn.manifold import TSNE
+
+    # Coordinates of the leading components as the start make the map the same on every run.
+    perplexity = min(30.0, (len(chosen) - 1) / 3)
+    init = _leading(x)
+    solver = TSNE(perplexity=perplexity, init=init, learning_rate="auto", max_iter=300, random_state=seed, n_jobs=1)
+    return _points(torch.from_numpy(solver.fit_transform(x.numpy().astype(np.float32))), labels[chosen])
+
+
+def _leading(x: Tensor) -> np.ndarray[Any, Any]:
+    centred = x - x.mean(0)
+    _, _, v = torch.linalg.svd(centred, full_matrices=False)
+    y = centred @ v[:2].T
+    if y.shape[1] < 2:
+        y = torch.cat([y, torch.zeros_like(y)], 1)
+    scale = float(y[:, 0].std()) or 1.0
+    start: np.ndarray[Any, Any] = (y / scale * 1e-4).numpy().astype(np.float32)
+    return start
+
+
+def _theory(predictions: Predictions, counts: ClassCounts, alpha: Any) -> dict[str, Any]:
+    train = predictions.train
+    found: dict[str, Any] = {"proposition1": None, "gaussian": None}
+    if train is None or train.embeddings is None or not len(train):
+        return found
+    alpha = Power(0.5, of="count") if alpha is None else alpha
+    values = alpha(counts) if isinstance(alpha, PerClass) else alpha
+    x, y = train.embeddings, train.labels
+    one = theory.proposition1(x, y, values)
+    found["proposition1"] = {
+        "classes": one.classes.tolist(),
+        "lower": one.lower.tolist(),
+        "pull": one.pull.tolist(),
+        "holds": int(one.holds.sum()),
+        "of": one.classes.numel(),
+        "alpha": repr(alpha) if isinstance(alpha, PerClass) else "given values",
+    }
+    fit = theory.gaussianity(x, y, counts.num_classes)
+    found["gaussian"] = {**fit._asdict(), "sigma2": None, "test_balanced": None, "head": None}
+    if math.isnan(fit.isotropy):  # every class is a single point: there is no variance to share
+        return found
+    head = theory.gaussian_head(x, y, counts, balanced=True)
+    found["gaussian"]["sigma2"] = head.sigma2
+    test = predictions.test
+    if test is not None and test.embeddings is not None:
+        logits = head.logits(test.embeddings)
+        found["gaussian"]["test_balanced"] = accuracy.summary(logits, test.labels, counts).balanced
+        if predictions.head_weight is not None:
+            likeness = theory.compare_heads(head, predictions.head_weight, predictions.head_bias, test.embeddings)
+            found["gaussian"]["head"] = likeness._asdict()
+    return found
+
+
+def pack_correct(correct: Tensor) -> str:
+    """Correctness (N,) as base64 of packed bits, the first sample in the highest bit of the first byte."""
+    return base64.b64encode(np.packbits(correct.cpu().numpy().astype(bool)).tobytes()).decode("ascii")
+
+
+def unpack_correct(text: str, n: int) -> Tensor:
+    """The inverse of ``pack_correct`` for n samples, bool (n,).
+
+    >>> unpack_correct(pack_correct(torch.tensor([True, False, True])), 3)
+    tensor([ True, False,  True])
+    """
+    try:
+        raw = base64.b64decode(text.encode("ascii"), validate=True)
+    except (ValueError, UnicodeEncodeError):
+        raise InputError(f"the bits of correctness are not base64: {text[:20]!r}") from None
+    if len(raw) != (n + 7) // 8:
+        raise InputError(f"{n} samples need {(n + 7) // 8} bytes of correctness, got {len(raw)}")
+    return torch.from_numpy(np.unpackbits(np.frombuffer(raw, dtype=np.uint8), count=n).astype(bool))
+
+
+def rounded(value: Any) -> Any:
+    """Plain JSON data: floats to six significant digits, NaN and infinities to null.
+
+    >>> rounded({"a": [1 / 3, float("nan")], "b": 2})
+    {'a': [0.333333, None], 'b': 2}
+    """
+    if isinstance(value, dict):
+        return {str(k): rounded(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(v) for v in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

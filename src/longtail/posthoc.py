@@ -1,0 +1,298 @@
+"""What can be done after training, with anybody's logits and features: adjust, normalise, rescale, or drop the head.
+
+Every function takes numpy arrays or tensors and gives back the same kind. Knobs are chosen on a validation part with
+``choose``; nothing here ever looks at test labels.
+
+>>> import numpy as np
+>>> logit_adjust(np.array([[1.0, 0.9]]), counts=[90, 10]).round(2)      # log π = (−0.11, −2.30)
+array([[1.11, 3.2 ]])
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from .counts import ClassCounts
+from .errors import InputError, unknown
+from .evaluate import accuracy, neighbours
+from .evaluate.checks import class_counts, compute_dtype, labelled, matrix, tensor
+from .evaluate.predictions import Part, Predictions
+from .priors import em_prior, implied_prior, log_prior_of, mean_prior, same_kind, shift_prior
+
+__all__ = [
+    "GRIDS",
+    "KNOBS",
+    "Applied",
+    "Choice",
+    "apply",
+    "choose",
+    "em_prior",
+    "estimated_prior",
+    "implied_prior",
+    "knn",
+    "logit_adjust",
+    "lws_scales",
+    "mean_prior",
+    "ncm",
+    "shift_prior",
+    "tau_norm",
+    "tau_normalise",
+]
+
+
+@same_kind
+def logit_adjust(logits: Any, counts: ClassCounts | Any = None, tau: float = 1.0, *, prior: Any = None) -> Tensor:
+    """``f_y(x) − τ log π_y`` (Menon et al. 2021): for models trained without a margin, balanced at τ = 1.
+
+    ``prior`` takes the place of the counts where they are unknown: see ``implied_prior``.
+    """
+    f = matrix(logits, "logits")
+    dtype = compute_dtype(f)
+    shift = tau * log_prior_of(counts, prior, f.shape[1])
+    return f.to(dtype) - shift.to(f.device, dtype)
+
+
+@same_kind
+def tau_normalise(weight: Any, tau: float = 1.0) -> Tensor:
+    """``w_y / ‖w_y‖^τ`` (Kang et al. 2020), (C, K); the head's bias is to be dropped. A row of zeros stays.
+
+    >>> tau_normalise(torch.tensor([[3.0, 4.0], [0.0, 2.0]]), tau=1.0)
+    tensor([[0.6000, 0.8000], [0.0000, 1.0000]])
+    """
+    w = matrix(weight, "weight")
+    w = w.to(compute_dtype(w))
+    norm = w.norm(dim=1, keepdim=True)
+    return w / torch.where(norm > 0, norm, torch.ones_like(norm)) ** tau
+
+
+@same_kind
+def tau_norm(embeddings: Any, weight: Any, tau: float = 1.0) -> Tensor:
+    """Logits (N, C) of the τ-normalised head without bias."""
+    x = matrix(embeddings, "embeddings")
+    w = matrix(weight, "weight", x.shape[1])
+    dtype = compute_dtype(x)
+    normalised: Tensor = tau_normalise(w, tau)
+    return x.to(dtype) @ normalised.to(x.device, dtype).T
+
+
+@same_kind
+def lws_scales(logits: Any, labels: Any, strength: float = 0.1, iterations: int = 100) -> Tensor:
+    """Learnable weight scaling (Kang et al. 2020): one factor s_y a class, (C,) in float64, for ``s_y · f_y(x)``.
+
+    Minimises the class-balanced cross-entropy of the scaled logits plus ``strength · mean (s_y − 1)²``: convex, so the
+    answer does not depend on a seed. The penalty keeps s finite on training logits that are already perfect.
+    """
+    f, y = labelled(logits, labels, "logits")
+    if strength < 0:
+        raise InputError(f"strength must not be negative, got {strength}")
+    n = torch.bincount(y, minlength=f.shape[1])
+    weight = (1 / n.clamp(min=1).double()) / (n > 0).sum()
+    f = f.to(compute_dtype(f))
+    sample_weight = weight[y].to(f.dtype)
+    scales = torch.ones(f.shape[1], dtype=torch.float64, device=f.device, requires_grad=True)
+    solver = torch.optim.LBFGS([scales], max_iter=iterations, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
+
+    def closure() -> Tensor:
+        solver.zero_grad()
+        fit = (cross_entropy(f * scales.to(f.dtype), y, reduction="none") * sample_weight).sum().double()
+        loss = fit + strength * (scales - 1).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    solver.step(closure)  # type: ignore[no-untyped-call]
+    return scales.detach()
+
+
+@same_kind
+def ncm(
+    embeddings: Any, train_embeddings: Any, train_labels: Any, num_classes: int, *, normalise: bool = False
+) -> Tensor:
+    """Nearest class mean: scores ``−‖Φ(x) − μ_y‖²/2``, (N, C); with ``normalise``, of unit-length vectors (cosine).
+
+    A class without training samples scores below every other.
+    """
+    d, present = neighbours.mean_distances(train_embeddings, train_labels, embeddings, num_classes, normalise=normalise)
+    scores = -d / 2
+    lowest = scores[:, present].amin(1, keepdim=True) - 1
+    return torch.where(present, scores, lowest)
+
+
+@same_kind
+def knn(
+    embeddings: Any,
+    train_embeddings: Any,
+    train_labels: Any,
+    num_classes: int,
+    k: int = 10,
+    *,
+    normalise: bool = False,
+) -> Tensor:
+    """k nearest neighbours: scores ``log((votes_y + 1/C)/(k + 1))``, (N, C), whose softmax is the smoothed vote.
+
+    Equally many votes are settled by the nearest voter (a thousandth of a vote, so the order of others is kept).
+    """
+    near, winner = neighbours.votes(train_embeddings, train_labels, embeddings, k, num_classes, normalise=normalise)
+    count = torch.zeros(near.shape[0], num_classes, device=near.device)
+    count.scatter_add_(1, near, torch.ones_like(near, dtype=count.dtype))
+    count.scatter_add_(1, winner.unsqueeze(1), torch.full_like(winner, 1, dtype=count.dtype).unsqueeze(1) * 1e-3)
+    return ((count + 1 / num_classes) / (k + 1)).log()
+
+
+# Choosing -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The value that was best on validation data, with the balanced accuracy of every value tried."""
+
+    value: float
+    scores: Mapping[float, float]
+
+
+def choose(
+    make: Callable[[float], Any], grid: Sequence[float], labels: Any, counts: ClassCounts | Any = None
+) -> Choice:
+    """Try each value of a knob on validation data: ``make(value)`` gives validation logits (N, C).
+
+    The highest balanced accuracy wins; of equal ones the first of the grid.
+
+    >>> logits, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    >>> choose(lambda t: t * logits, [-1.0, 1.0, 2.0], labels).value
+    1.0
+    """
+    if len(grid) == 0:
+        raise InputError("the grid of values to choose from is empty")
+    scores: dict[float, float] = {}
+    for value in grid:
+        logits = tensor(make(value), "logits")
+        scores[value] = accuracy.summary(logits, labels, _counts_or_ones(counts, logits.shape[-1])).balanced
+    return Choice(max(scores, key=lambda v: scores[v]), scores)
+
+
+def _counts_or_ones(counts: Any, classes: int) -> ClassCounts:
+    return ClassCounts([1] * classes) if counts is None else class_counts(counts, classes)
+
+
+# Whole predictions --------------------------------------------------------------------------------------------------
+
+_TENTHS = tuple(round(0.1 * i, 1) for i in range(21))
+KNOBS: dict[str, str | None] = {"tau-norm": "tau", "logit-adjust": "tau", "lws": "strength", "ncm": None, "knn": "k"}
+GRIDS: dict[str, tuple[float, ...]] = {
+    "tau-norm": _TENTHS,
+    "logit-adjust": _TENTHS,
+    "lws": (10.0, 1.0, 0.1, 0.01, 0.001),
+    "ncm": (),
+    "knn": (1, 3, 5, 10, 20, 50),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Applied:
+    """Predictions with the new logits in place of the old (train keeps its own), and what was chosen how."""
+
+    predictions: Predictions
+    step: dict[str, Any]
+
+
+def apply(
+    predictions: Predictions,
+    kind: str,
+    *,
+    counts: ClassCounts | Any = None,
+    grid: Sequence[float] | None = None,
+    value: float | None = None,
+) -> Applied:
+    """Apply a post-hoc method to the validation and test parts of predictions.
+
+    The knob is ``value`` if given, else the value of ``grid`` that is best on the validation part. ``step`` is plain
+    data for ``summary.json``: kind, knob, value and the validation scores of the grid.
+    """
+    if kind not in KNOBS:
+        raise unknown("post-hoc method", kind, KNOBS)
+    counts = predictions.counts if counts is None else class_counts(counts, predictions.num_classes)
+    make = _maker(predictions, kind, counts)
+    knob = KNOBS[kind]
+    tried: dict[str, float] = {}
+    val = predictions.val
+    if knob is None:
+        if value is not None:
+            raise InputError(f"{kind} has no knob to set, got value {value}")
+        value = 0.0
+    elif value is None:
+        if val is None:
+            raise InputError(
+                f"choosing {knob} needs a validation part (val_logits, val_labels): give it, or set {knob}"
+            )
+        candidates = tuple(GRIDS[kind] if grid is None else grid)
+        if kind == "lws" and predictions.train is None and grid is None:
+            candidates = (0.1,)  # scales fitted on the validation part itself: it cannot judge their penalty too
+        if kind == "knn" and predictions.train is not None:
+            candidates = tuple(k for k in candidates if k <= len(predictions.train)) or (1,)
+        chosen = choose(lambda v: make(val, v), candidates, val.labels, counts)
+        value, tried = chosen.value, {f"{v:g}": s for v, s in chosen.scores.items()}
+    parts: dict[str, Any] = {}
+    for name in ("val", "test"):
+        if (part := predictions.part(name)) is not None:
+            parts[name] = replace(part, logits=make(part, value))
+    step = {"kind": kind, "knob": knob, "value": None if knob is None else value, "val": tried}
+    return Applied(replace(predictions, **parts), step)
+
+
+def _maker(predictions: Predictions, kind: str, counts: ClassCounts | None) -> Callable[[Part, float], Tensor]:
+    """A function of (part, knob) to logits."""
+    c, train = predictions.num_classes, predictions.train
+
+    def embeddings(part: Part) -> Tensor:
+        if part.embeddings is None:
+            raise InputError(f"{kind} needs embeddings, and the predictions have none")
+        return part.embeddings
+
+    if kind == "logit-adjust":
+        if counts is not None:
+            return lambda part, v: logit_adjust(part.logits, counts, v)  # type: ignore[no-any-return]
+        prior = estimated_prior(predictions)
+        return lambda part, v: logit_adjust(part.logits, tau=v, prior=prior)  # type: ignore[no-any-return]
+    if kind == "tau-norm":
+        weight = predictions.head_weight
+        if weight is None:
+            raise InputError("tau-norm needs the head's weights (head_weight), and the predictions have none")
+        return lambda part, v: tau_norm(embeddings(part), weight, v)  # type: ignore[no-any-return]
+    if kind == "lws":
+        fit = train if train is not None else predictions.val
+        if fit is None:
+            raise InputError(
+                "lws learns its scales from training or validation logits, and the predictions have neither"
+            )
+
+        @functools.cache
+        def scales(strength: float) -> Tensor:
+            found: Tensor = lws_scales(fit.logits, fit.labels, strength)
+            return found
+
+        return lambda part, v: part.logits.to(compute_dtype(part.logits)) * scales(v).to(compute_dtype(part.logits))
+    if train is None:
+        raise InputError(f"{kind} needs the training embeddings and labels, and the predictions have none")
+    x, y = embeddings(train), train.labels
+    if kind == "ncm":
+        return lambda part, v: ncm(embeddings(part), x, y, c)  # type: ignore[no-any-return]
+    return lambda part, v: knn(embeddings(part), x, y, c, int(v))  # type: ignore[no-any-return]
+
+
+def estimated_prior(predictions: Predictions) -> Tensor:
+    """The training prior where no counts are known: the one that logits imply on the validation part, whose own prior
+    is its label frequencies plus one; without such a part, on test samples taken as balanced (their labels unseen)."""
+    if (val := predictions.val) is not None:
+        target = torch.bincount(val.labels, minlength=predictions.num_classes).double() + 1
+        prior: Tensor = implied_prior(val.logits, target)
+    elif predictions.test is not None:
+        prior = implied_prior(predictions.test.logits)
+    else:
+        raise InputError("a prior is estimated from validation or test logits, and the predictions have neither")
+    return prior

@@ -1,0 +1,102 @@
+"""Class priors that nobody wrote down: of the training data, or of the samples a model is used on.
+
+>>> shift_prior(torch.tensor([[0.0, 0.0]]), source=[0.5, 0.5], target=[0.9, 0.1]).softmax(1)
+tensor([[0.9000, 0.1000]])
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+import torch
+from torch import Tensor
+
+from .errors import InputError
+from .evaluate.checks import class_counts, compute_dtype, matrix, tensor
+
+P = ParamSpec("P")
+
+
+def same_kind(function: Callable[P, Tensor]) -> Callable[P, Any]:
+    """Give back numpy where the first argument is no tensor."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+        result = function(*args, **kwargs)
+        first = args[0] if args else next(iter(kwargs.values()))
+        return result if isinstance(first, Tensor) else result.cpu().numpy()
+
+    return call
+
+
+def log_prior_of(counts: Any, prior: Any, classes: int) -> Tensor:
+    if (counts is None) == (prior is None):
+        raise InputError("give either the training counts or a prior, and not both")
+    if counts is not None:
+        return class_counts(counts, classes).safe_prior.log()
+    p = tensor(prior, "prior").double()
+    if p.shape != (classes,) or not bool((p > 0).all()) or not bool(torch.isfinite(p).all()):
+        raise InputError(f"a prior must be {classes} positive numbers, one a class")
+    return (p / p.sum()).log()
+
+
+@same_kind
+def mean_prior(logits: Any) -> Tensor:
+    """Mean softmax (C,), float64: on samples of the training distribution, an estimate of the training prior."""
+    return matrix(logits, "logits").double().softmax(1).mean(0)
+
+
+@same_kind
+def em_prior(logits: Any, source: Any = None, *, iterations: int = 1000, tolerance: float = 1e-8) -> Tensor:
+    """The class prior of the *given, unlabelled* samples by EM (Saerens et al. 2002), (C,), float64.
+
+    ``softmax(logits)`` are posteriors under the prior ``source`` of training (uniform if not given, as after logit
+    adjustment).
+    """
+    f = matrix(logits, "logits").double()
+    c = f.shape[1]
+    start = torch.full((c,), -math.log(c), dtype=torch.float64) if source is None else log_prior_of(None, source, c)
+    f = f - start.to(f.device)
+    prior = torch.full((c,), 1 / c, dtype=torch.float64, device=f.device)
+    for _ in range(iterations):
+        updated = (f + prior.log()).softmax(1).mean(0)
+        done = float((updated - prior).abs().max()) < tolerance
+        prior = updated
+        if done:
+            break
+    return prior
+
+
+@same_kind
+def implied_prior(logits: Any, target: Any = None, *, iterations: int = 1000, tolerance: float = 1e-8) -> Tensor:
+    """The prior that a model was trained under, from its logits on samples whose prior is ``target`` (uniform if not
+    given): what logit adjustment needs where training counts are unknown. (C,), float64.
+
+    It is the π for which the adjusted posteriors ``softmax(f − log π + log target)`` average to ``target``, found by
+    Sinkhorn's alternation. No labels are used.
+    """
+    f = matrix(logits, "logits").double()
+    c = f.shape[1]
+    log_target = (
+        torch.full((c,), -math.log(c), dtype=torch.float64) if target is None else log_prior_of(None, target, c)
+    ).to(f.device)
+    log_prior = torch.full_like(log_target, -math.log(c))
+    for _ in range(iterations):
+        mean = (f - log_prior + log_target).softmax(1).mean(0).clamp(min=1e-300)
+        step = mean.log() - log_target
+        log_prior = (log_prior + step).log_softmax(0)
+        if float(step.abs().max()) < tolerance:
+            break
+    return log_prior.exp()
+
+
+@same_kind
+def shift_prior(logits: Any, source: Any, target: Any) -> Tensor:
+    """Logits for another class prior: ``f_y + log target_y − log source_y``; their softmax is the new posterior."""
+    f = matrix(logits, "logits")
+    dtype = compute_dtype(f)
+    shift = log_prior_of(None, target, f.shape[1]) - log_prior_of(None, source, f.shape[1])
+    return f.to(dtype) + shift.to(f.device, dtype)
