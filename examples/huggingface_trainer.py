@@ -44,7 +44,7 @@ def main() -> None:
     data = load("digits-lt")
     criterion = ELM(data.counts)
 
-    def compute_loss(outputs: dict, labels: torch.Tensor, num_items_in_batch: torch.Tensor | None = None) -> torch.Tensor:
+    def compute_loss(outputs: dict, labels: torch.Tensor, num_items_in_batch: object = None) -> torch.Tensor:
         return criterion((outputs["logits"], outputs["embeddings"]), labels)
 
     size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}

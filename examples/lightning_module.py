@@ -21,13 +21,13 @@ class LongTailed(lightning.LightningModule):
         self.counts, self.criterion = counts, ELM(counts)
         self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
         x, y = batch
         loss, parts = self.criterion(self.model(x), y, return_parts=True)
         self.log_dict(parts, prog_bar=True)
         return loss
 
-    def test_step(self, batch: list[torch.Tensor], _: int) -> None:
+    def test_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
         x, y = batch
         self.seen.append((self.model(x).logits, y))
 
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     train = DataLoader(TensorDataset(data.train.inputs, data.train.labels), batch_size=64, shuffle=True)
     test = DataLoader(TensorDataset(data.test.inputs, data.test.labels), batch_size=100)
     network = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32), nn.ReLU(), nn.Linear(32, 10))
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = lightning.Trainer(max_epochs=30, accelerator="cpu", devices=1, **quiet)
     module = LongTailed(network, data.counts)
     trainer.fit(module, train)
