@@ -1,12 +1,11 @@
 """A run's evidence as plain JSON: all that the report needs, small enough to commit.
 
 Numbers have six significant digits; NaN becomes null. ``test.correct`` is one bit a test sample, so that any two runs
-on the same data can be compared in pairs: ``unpack_correct`` reads it.
+on the same data can be compared in pairs: ``unpack_correct`` reads it, ``unpack_labels`` the labels beside it.
 """
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -20,11 +19,14 @@ from ..errors import InputError
 from ..margins import PerClass, Power
 from . import accuracy, diagnostics, theory
 from .checks import class_counts
+from .maps import maps
+from .packing import pack_correct, pack_labels, rounded, unpack_correct, unpack_labels
 from .predictions import Part, Predictions
+
+__all__ = ["pack_correct", "pack_labels", "pick_labels", "summarise", "unpack_correct", "unpack_labels"]
 
 FORMAT = 1
 KNN = 10
-_POINTS_2D = 2000
 
 
 def summarise(
@@ -60,6 +62,7 @@ def summarise(
         "test": {
             **_accuracy(on_test, seed),
             "correct": pack_correct(on_test.correct),
+            "labels": pack_labels(on_test.labels),
             "confusion": {"top": [list(row) for row in on_test.top_confusions(50)]},
         },
         "val": None if val is None else _accuracy(accuracy.summary(val.logits, val.labels, counts), seed),
@@ -75,7 +78,7 @@ def summarise(
         "names": None if class_names is None else [class_names[i] for i in picks],
         **_margins(train, test, picks, counts),
         **_geometry(predictions, counts, picks),
-        **_maps(train, counts, seed, tsne),
+        **maps(train, counts, seed, tsne),
     }
     result["theory"] = _theory(predictions, counts, alpha)
     plain: dict[str, Any] = rounded(result)
@@ -221,66 +224,6 @@ def _group_means(values: Tensor, counts: ClassCounts) -> dict[str, float | None]
     return means
 
 
-def _maps(train: Part | None, counts: ClassCounts, seed: int, tsne: bool | str) -> dict[str, Any]:
-    if train is None or train.embeddings is None or not len(train):
-        return {"tsne": None}
-    x, y = train.embeddings, train.labels.cpu()
-    maps: dict[str, Any] = {"tsne": None}
-    if tsne:
-        maps["tsne"] = tsne_map(x, y, counts, seed=seed, most=300 if tsne == "auto" and len(train) < 5000 else 600)
-    if x.shape[1] == 2:
-        chosen = _sample(y, list(range(counts.num_classes)), _POINTS_2D, seed)
-        maps["embeddings2d"] = {"train": _points(x[chosen], y[chosen])}
-    return maps
-
-
-def _points(xy: Tensor, labels: Tensor) -> dict[str, Any]:
-    return {"x": xy[:, 0].double().tolist(), "y": xy[:, 1].double().tolist(), "labels": labels.tolist()}
-
-
-def _sample(labels: Tensor, classes: list[int], most: int, seed: int) -> Tensor:
-    """Positions of at most ``most`` samples of the given classes: all of small ones, equal shares of large ones."""
-    rng = np.random.default_rng(seed)
-    members = sorted(((labels == y).nonzero().flatten().numpy() for y in classes), key=len)
-    chosen, left = [], most
-    for i, mine in enumerate(members):
-        take = min(len(mine), left // (len(members) - i))
-        chosen.append(rng.permutation(mine)[:take])
-        left -= take
-    return torch.from_numpy(np.sort(np.concatenate(chosen)))
-
-
-def tsne_map(embeddings: Tensor, labels: Tensor, counts: ClassCounts, *, seed: int, most: int) -> dict[str, Any] | None:
-    """t-SNE of up to five classes a group and ``most`` points; None where there are too few points for a map."""
-    classes: list[int] = []
-    for group in counts.groups().values():
-        mine = [int(y) for y in group if bool((labels == int(y)).any())]
-        step = max(len(mine) / 5, 1)
-        classes += [mine[int(i * step)] for i in range(min(5, len(mine)))]
-    chosen = _sample(labels, classes, most, seed)
-    x = embeddings[chosen].double().cpu()
-    if len(chosen) < 10 or float(x.var(0).sum()) == 0:
-        return None
-    from sklearn.manifold import TSNE
-
-    # Coordinates of the leading components as the start make the map the same on every run.
-    perplexity = min(30.0, (len(chosen) - 1) / 3)
-    init = _leading(x)
-    solver = TSNE(perplexity=perplexity, init=init, learning_rate="auto", max_iter=300, random_state=seed, n_jobs=1)
-    return _points(torch.from_numpy(solver.fit_transform(x.numpy().astype(np.float32))), labels[chosen])
-
-
-def _leading(x: Tensor) -> np.ndarray[Any, Any]:
-    centred = x - x.mean(0)
-    _, _, v = torch.linalg.svd(centred, full_matrices=False)
-    y = centred @ v[:2].T
-    if y.shape[1] < 2:
-        y = torch.cat([y, torch.zeros_like(y)], 1)
-    scale = float(y[:, 0].std()) or 1.0
-    start: np.ndarray[Any, Any] = (y / scale * 1e-4).numpy().astype(np.float32)
-    return start
-
-
 def _theory(predictions: Predictions, counts: ClassCounts, alpha: Any) -> dict[str, Any]:
     train = predictions.train
     found: dict[str, Any] = {"proposition1": None, "gaussian": None}
@@ -296,7 +239,7 @@ def _theory(predictions: Predictions, counts: ClassCounts, alpha: Any) -> dict[s
         "pull": one.pull.tolist(),
         "holds": int(one.holds.sum()),
         "of": one.classes.numel(),
-        "alpha": repr(alpha) if isinstance(alpha, PerClass) else "given values",
+        "alpha": repr(alpha) if isinstance(alpha, PerClass) else "as trained",
     }
     fit = theory.gaussianity(x, y, counts.num_classes)
     found["gaussian"] = {**fit._asdict(), "sigma2": None, "test_balanced": None, "head": None}
@@ -312,38 +255,3 @@ def _theory(predictions: Predictions, counts: ClassCounts, alpha: Any) -> dict[s
             likeness = theory.compare_heads(head, predictions.head_weight, predictions.head_bias, test.embeddings)
             found["gaussian"]["head"] = likeness._asdict()
     return found
-
-
-def pack_correct(correct: Tensor) -> str:
-    """Correctness (N,) as base64 of packed bits, the first sample in the highest bit of the first byte."""
-    return base64.b64encode(np.packbits(correct.cpu().numpy().astype(bool)).tobytes()).decode("ascii")
-
-
-def unpack_correct(text: str, n: int) -> Tensor:
-    """The inverse of ``pack_correct`` for n samples, bool (n,).
-
-    >>> unpack_correct(pack_correct(torch.tensor([True, False, True])), 3)
-    tensor([ True, False,  True])
-    """
-    try:
-        raw = base64.b64decode(text.encode("ascii"), validate=True)
-    except (ValueError, UnicodeEncodeError):
-        raise InputError(f"the bits of correctness are not base64: {text[:20]!r}") from None
-    if len(raw) != (n + 7) // 8:
-        raise InputError(f"{n} samples need {(n + 7) // 8} bytes of correctness, got {len(raw)}")
-    return torch.from_numpy(np.unpackbits(np.frombuffer(raw, dtype=np.uint8), count=n).astype(bool))
-
-
-def rounded(value: Any) -> Any:
-    """Plain JSON data: floats to six significant digits, NaN and infinities to null.
-
-    >>> rounded({"a": [1 / 3, float("nan")], "b": 2})
-    {'a': [0.333333, None], 'b': 2}
-    """
-    if isinstance(value, dict):
-        return {str(k): rounded(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [rounded(v) for v in value]
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value

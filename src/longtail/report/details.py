@@ -1,4 +1,4 @@
-"""The tables beyond the results: embeddings, theory, reach of the pull, Table 1, what was run and how to do it again."""
+"""The tables beyond the results: embeddings, theory, reach of the pull, Table 1, what was run and how to repeat it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def theory(data: DataSet) -> Table | None:
     columns = ["Method", "Seed", "Holds in classes", "Mean lower side", "Mean pull Ω̄", "Smallest gap", "α"]
     note = (
         "Proposition 1: 2|S|/(|S|−1)·Σ_j V̂[Φ_j|y] − α_y + log(|S|−1) ≤ Ω̄_pull(y), over classes with two or more "
-        "training samples; it is a theorem, so that every class must hold. The bound of Proposition 2 is for an f fixed "
+        "training samples; it is a theorem, so that every class must hold. Proposition 2's bound is for an f fixed "
         "before the sample is drawn: on a trained network it is indicative only, and not part of this table."
     )
     return Table(f"theory-{slug(data.title)}", "Theory check: Proposition 1", columns, rows, note)

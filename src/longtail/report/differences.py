@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import InputError
 from .grouping import DataSet, Group
 from .runs import Run, as_number, circumstances
 
@@ -80,22 +80,31 @@ def accuracy_difference(first: Group, second: Group, part: str = "balanced") -> 
     per_seed = _seed_differences(first, second, lambda run: _accuracy(run, part))
     if per_seed is None:
         return None
-    runs = _paired_runs(first, second)
-    labels = _labels(runs[0][0]) if runs else None
-    bits = [(correct(a), correct(b)) for a, b in runs]
-    if labels is not None and all(a is not None and b is not None for a, b in bits) and _same_test(runs):
-        from ..evaluate import accuracy
-
-        one, two = (np.stack([np.asarray(b[i]) for b in bits]) for i in (0, 1))
-        interval = accuracy.compare(one, two, labels, first.first.counts).difference[part]
-        if interval is not None:
-            return Difference(
-                interval.value, interval.low, interval.high, *_ahead(per_seed), "paired over test samples"
-            )
+    paired = _paired_interval(first, second, part)
+    if paired is not None:
+        return Difference(*paired, *_ahead(per_seed), "paired over test samples")
     value = float(np.mean(per_seed))
     half = _unpaired_half_width(first, second, part)
     low, high = (None, None) if half is None else (value - half, value + half)
     return Difference(value, low, high, *_ahead(per_seed), "unpaired, from class accuracies")
+
+
+def _paired_interval(first: Group, second: Group, part: str) -> tuple[float, float, float] | None:
+    """The paired comparison, where every run kept which of the same test samples were right."""
+    from ..evaluate import accuracy
+
+    runs = _paired_runs(first, second)
+    kept = [_kept(run) for both in runs for run in both]
+    known = [k for k in kept if k is not None]
+    prints = {run.fingerprint for both in runs for run in both}
+    if len(known) < len(kept) or len(prints) > 1 or prints == {""}:
+        return None
+    labels = known[0][1]
+    if any(not np.array_equal(labels, other) for _, other in known):
+        return None
+    one, two = np.stack([c for c, _ in known[::2]]), np.stack([c for c, _ in known[1::2]])
+    interval = accuracy.compare(one, two, labels, first.first.counts).difference[part]
+    return None if interval is None else (interval.value, interval.low, interval.high)
 
 
 def value_difference(first: Group, second: Group, value: Callable[[Run], float | None]) -> Difference | None:
@@ -128,25 +137,17 @@ def _accuracy(run: Run, part: str) -> float | None:
     return run.number("test", "balanced") if part == "balanced" else run.group_accuracy(part)
 
 
-def _same_test(runs: list[tuple[Run, Run]]) -> bool:
-    prints = {(run.fingerprint, str(run.get("test", "per_class_n"))) for both in runs for run in both}
-    return len(prints) == 1 and next(iter(prints))[0] != ""
+def _kept(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
+    """Which test samples were right, and the test labels, in test order; None where the summary did not keep them."""
+    from ..evaluate import summary
 
-
-def correct(run: Run) -> np.ndarray | None:
-    """Which test samples were right, from the packed bits of the summary."""
-    packed, size = run.get("test", "correct"), as_number(run.get("test", "n"))
-    if not isinstance(packed, str) or size is None:
+    bits, labels, size = run.get("test", "correct"), run.get("test", "labels"), run.number("test", "n")
+    if not isinstance(bits, str) or not isinstance(labels, str) or size is None:
         return None
     try:
-        bits = np.unpackbits(np.frombuffer(base64.b64decode(packed, validate=True), dtype=np.uint8))
-    except ValueError:
+        return summary.unpack_correct(bits, int(size)).numpy(), summary.unpack_labels(labels, int(size)).numpy()
+    except InputError:
         return None
-    return bits[: int(size)].astype(bool) if bits.size >= size else None
-
-
-def _labels(run: Run) -> np.ndarray | None:
-    raise NotImplementedError
 
 
 def _class_weights(run: Run, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..counts import GROUPS
 from ..errors import InputError
 from . import claims, figures, style
+from .differences import partner
 from .grouping import SHORT, SYMBOL, DataSet, Group, knob_text
 from .runs import Run, as_number
 from .style import Style
@@ -162,8 +163,9 @@ def _points(data: DataSet, *path: str) -> dict[str, dict[str, list[float]]]:
     for group in order:
         points = group.first.get("diagnostics", *path)
         columns = [points.get(k) for k in ("x", "y", "labels")] if isinstance(points, dict) else []
-        if columns and all(isinstance(c, list) and len(c) == len(columns[0]) > 0 for c in columns):
-            found[group.label] = points
+        lists = [c for c in columns if isinstance(c, list) and c and all(as_number(v) is not None for v in c)]
+        if len(lists) == 3 and len({len(c) for c in lists}) == 1:
+            found[group.label] = dict(zip(("x", "y", "labels"), lists))
     return dict(list(found.items())[:6])
 
 
@@ -179,7 +181,8 @@ def _moons(data: DataSet) -> dict[str, list[float]] | None:
         return None
     if made.fingerprint != data.first.fingerprint:
         return None
-    inputs, labels = made.train.inputs, made.train.labels
+    inputs: Any = made.train.inputs
+    labels = made.train.labels
     return {"x": inputs[:, 0].tolist(), "y": inputs[:, 1].tolist(), "labels": labels.tolist()}
 
 
@@ -199,7 +202,7 @@ def _sensitivity(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible
         base = {
             g.label: g.balanced.mean
             for name in ("ce", "logadj")
-            if name != method and (g := claims.partner(sweeps[0].groups[0], data.plain(name))) is not None
+            if name != method and (g := partner(sweeps[0].groups[0], data.plain(name))) is not None
         }
         name = SHORT.get(method, method)
         knobs = " and ".join(panels)
