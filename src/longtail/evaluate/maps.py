@@ -1,0 +1,74 @@
+"""Points for pictures of the embeddings: the embeddings themselves where they are planar, and a t-SNE map."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..counts import ClassCounts
+from .predictions import Part
+
+_POINTS_2D = 2000
+
+
+def maps(train: Part | None, counts: ClassCounts, seed: int, tsne: bool | str) -> dict[str, Any]:
+    if train is None or train.embeddings is None or not len(train):
+        return {"tsne": None}
+    x, y = train.embeddings, train.labels.cpu()
+    found: dict[str, Any] = {"tsne": None}
+    if tsne:
+        found["tsne"] = tsne_map(x, y, counts, seed=seed, most=300 if tsne == "auto" and len(train) < 5000 else 600)
+    if x.shape[1] == 2:
+        chosen = _sample(y, list(range(counts.num_classes)), _POINTS_2D, seed)
+        found["embeddings2d"] = {"train": _points(x[chosen], y[chosen])}
+    return found
+
+
+def _points(xy: Tensor, labels: Tensor) -> dict[str, Any]:
+    return {"x": xy[:, 0].double().tolist(), "y": xy[:, 1].double().tolist(), "labels": labels.tolist()}
+
+
+def _sample(labels: Tensor, classes: list[int], most: int, seed: int) -> Tensor:
+    """Positions of at most ``most`` samples of the given classes: all of small ones, equal shares of large ones."""
+    rng = np.random.default_rng(seed)
+    members = sorted(((labels == y).nonzero().flatten().numpy() for y in classes), key=len)
+    chosen, left = [], most
+    for i, mine in enumerate(members):
+        take = min(len(mine), left // (len(members) - i))
+        chosen.append(rng.permutation(mine)[:take])
+        left -= take
+    return torch.from_numpy(np.sort(np.concatenate(chosen)))
+
+
+def tsne_map(embeddings: Tensor, labels: Tensor, counts: ClassCounts, *, seed: int, most: int) -> dict[str, Any] | None:
+    """t-SNE of up to five classes a group and ``most`` points; None where there are too few points for a map."""
+    classes: list[int] = []
+    for group in counts.groups().values():
+        mine = [int(y) for y in group if bool((labels == int(y)).any())]
+        step = max(len(mine) / 5, 1)
+        classes += [mine[int(i * step)] for i in range(min(5, len(mine)))]
+    chosen = _sample(labels, classes, most, seed)
+    x = embeddings[chosen].double().cpu()
+    if len(chosen) < 10 or float(x.var(0).sum()) == 0:
+        return None
+    from sklearn.manifold import TSNE
+
+    # Coordinates of the leading components as the start make the map the same on every run.
+    perplexity = min(30.0, (len(chosen) - 1) / 3)
+    init = _leading(x)
+    solver = TSNE(perplexity=perplexity, init=init, learning_rate="auto", max_iter=300, random_state=seed, n_jobs=1)
+    return _points(torch.from_numpy(solver.fit_transform(x.numpy().astype(np.float32))), labels[chosen])
+
+
+def _leading(x: Tensor) -> np.ndarray[Any, Any]:
+    centred = x - x.mean(0)
+    _, _, v = torch.linalg.svd(centred, full_matrices=False)
+    y = centred @ v[:2].T
+    if y.shape[1] < 2:
+        y = torch.cat([y, torch.zeros_like(y)], 1)
+    scale = float(y[:, 0].std()) or 1.0
+    start: np.ndarray[Any, Any] = (y / scale * 1e-4).numpy().astype(np.float32)
+    return start
