@@ -1,7 +1,150 @@
+"""`longtail train`, `compare` and `sweep`."""
+
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
+Data = Annotated[str, typer.Option("--data", help="Built-in data, or the path of a folder, a CSV or features.")]
+Root = Annotated[str, typer.Option("--root", help="Folder that downloaded data lies in.")]
+Options = Annotated[list[str] | None, typer.Option("--option", help="Option of the data, as name=value; repeatable.")]
+Knobs = Annotated[list[str] | None, typer.Option("--set", help="Knob of the method, as name=value; repeatable.")]
+RecipeName = Annotated[str | None, typer.Option("--recipe", help="Recipe by name; the data's own by default.")]
+Model = Annotated[str | None, typer.Option("--model", help="Model by name, or package.module:factory.")]
+Epochs = Annotated[int | None, typer.Option("--epochs", help="Length; warm-up and milestones in proportion.")]
+BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Samples a step, of all processes together.")]
+Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate after warm-up.")]
+Clip = Annotated[float | None, typer.Option("--clip", help="Largest gradient norm.")]
+Ema = Annotated[
+    float | None, typer.Option("--ema", help="Decay of an average of the weights, which is then the result.")
+]
+Augment = Annotated[str | None, typer.Option("--augment", help="Augmentation by name.")]
+Precision = Annotated[str | None, typer.Option("--precision", help="fp32, bf16, or auto: bf16 where it helps.")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1; a GPU where there is one.")]
+Workers = Annotated[int, typer.Option("--workers", help="Processes that read image files.")]
+Compile = Annotated[bool, typer.Option("--compile", help="Compile the network with torch.compile.")]
+
 
 def register(app: typer.Typer) -> None:
-    """Commands of this module, on their way."""
+    app.command("train")(train)
+
+
+def train(
+    method: Annotated[str, typer.Argument(help="A method: longtail methods lists them.")],
+    data: Data = "digits-lt",
+    root: Root = "data",
+    seed: Annotated[int, typer.Option("--seed", help="Of weights, batches and augmentation.")] = 0,
+    epochs: Epochs = None,
+    knobs: Knobs = None,
+    option: Options = None,
+    recipe: RecipeName = None,
+    model: Model = None,
+    batch_size: BatchSize = None,
+    lr: Rate = None,
+    clip: Clip = None,
+    ema: Ema = None,
+    augment: Augment = None,
+    precision: Precision = None,
+    device: Device = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads.")] = None,
+    workers: Workers = 0,
+    compile: Compile = False,
+    track: Annotated[list[str] | None, typer.Option("--track", help="tensorboard or wandb; repeatable.")] = None,
+    out: Annotated[str | None, typer.Option("--out", help="Run folder; one of its own under runs/ by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run again, whatever the folder holds.")] = False,
+    save_every: Annotated[
+        float, typer.Option("--save-every", help="Seconds between checkpoints within an epoch.")
+    ] = 60,
+) -> None:
+    """Train one method; the run folder is printed last.
+
+    Exit codes: 0 finished (or found finished), 2 a mistake in the command, 1 a run that failed, 130 and 143 after
+    SIGINT and SIGTERM, which finish the step, save, and print the command that resumes.
+    """
+    from ..errors import InputError
+
+    if resume and force:
+        raise InputError("--resume goes on with a run and --force starts it again: give one of them")
+    from ..engine.job import Job
+
+    job = Job(
+        method, data=data, root=root, options=plain_pairs(option, "--option"), seed=seed,
+        knobs=pairs(knobs, "--set"), recipe=recipe, model=model, epochs=epochs, batch_size=batch_size, lr=lr, clip=clip,
+        ema=ema, augment=augment, precision=precision, device=device, threads=threads, workers=workers, compile=compile,
+        out=out, resume=resume, force=force, save_seconds=save_every,
+    )  # fmt: skip
+    _run(job, tuple(track or ()))
+
+
+def _run(job: Any, track: Sequence[str]) -> None:
+    import os
+    import sys
+
+    from ..engine.job import execute
+    from ..engine.progress import Lines, Live, tracker
+    from ..engine.run import command_line
+    from ..engine.signals import StopOnSignal, resume_command
+    from ..engine.train import Interrupted, Watcher
+
+    first = os.environ.get("RANK", "0") == "0"
+    live: list[Live] = []
+
+    def watch(ready: Any, path: Any) -> list[Watcher]:
+        trackers = [tracker(name, path, ready.config) for name in track]
+        if not sys.stderr.isatty():
+            return [Lines(), *trackers]
+        live.append(Live())
+        return [*live, *trackers]
+
+    try:
+        with StopOnSignal() as stop:
+            path = execute(job, say=lambda text: typer.echo(text, err=True), watchers=watch, stop=stop)
+    except Interrupted as stopped:
+        if first:
+            typer.echo(f"longtail: stopped and saved; go on with: {resume_command(command_line())}", err=True)
+        raise typer.Exit(128 + stopped.signal) from None
+    finally:
+        for display in live:
+            display.close()
+    if first:
+        _say_result(path)
+        typer.echo(str(path))
+
+
+def _say_result(path: Any) -> None:
+    import json
+
+    test = json.loads((path / "summary.json").read_text())["test"]
+    groups = [f"{k} {100 * g['accuracy']:.1f}" for k, g in test["groups"].items() if g["accuracy"] is not None]
+    typer.echo(f"balanced test accuracy {100 * test['balanced']:.2f} % ({', '.join(groups)})", err=True)
+
+
+def pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    """name=value pairs of a repeatable option."""
+    from ..errors import InputError
+
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InputError(f"{option} takes name=value, got {text!r}")
+        if name in found:
+            raise InputError(f"{option} {name} is given twice")
+        found[name] = value
+    return found
+
+
+def plain_pairs(given: Sequence[str] | None, option: str) -> dict[str, Any]:
+    """The same with values as numbers, true, false, null or lists where they read as such."""
+    import json
+
+    def read(value: str) -> Any:
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+
+    return {name: read(value) for name, value in pairs(given, option).items()}

@@ -1,0 +1,149 @@
+"""One run on many processes, as torchrun starts them: DDP over gloo on CPUs and nccl on GPUs.
+
+Every rank holds the model and draws its slice of each global batch. The objective sees the samples of all ranks
+(``Objective(distributed=True)``); only rank 0 writes. A rank that dies closes its connections: the others fail in their
+next exchange with an error, and torchrun ends the job.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..errors import InputError, RunError
+
+# The longest that one rank may wait for another in an exchange
+TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all; alone it is rank 0 of 1, and every exchange is the identity."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, batch_size: int) -> int:
+        """What each rank takes of a global batch."""
+        if batch_size % self.world:
+            raise InputError(f"a batch of {batch_size} cannot be shared evenly among {self.world} processes")
+        return batch_size // self.world
+
+    def any(self, flag: int) -> int:
+        """The largest flag of all ranks: whether any wants to stop."""
+        if self.world == 1:
+            return flag
+        value = torch.tensor([flag], device=_device())
+        dist.all_reduce(value, dist.ReduceOp.MAX)
+        return int(value)
+
+    def bytes_from_first(self, data: bytes | None) -> bytes | None:
+        """Rank 0's bytes on every rank."""
+        if self.world == 1:
+            return data
+        size = torch.tensor([-1 if data is None else len(data)], device=_device())
+        dist.broadcast(size, 0)
+        if int(size) < 0:
+            return None
+        raw = bytearray(data) if data is not None else bytearray(int(size))
+        buffer = torch.frombuffer(raw, dtype=torch.uint8).to(_device())
+        dist.broadcast(buffer, 0)
+        return buffer.cpu().numpy().tobytes()
+
+    def tensor_from_first(self, x: Tensor) -> None:
+        """Overwrite a tensor by rank 0's."""
+        if self.world > 1:
+            dist.broadcast(x, 0)
+
+    def average_gradients(self, module: nn.Module) -> None:
+        """Average the gradients of parameters that DDP does not know: an objective's own."""
+        if self.world > 1:
+            for p in module.parameters():
+                if p.requires_grad:
+                    p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                    dist.all_reduce(p.grad)
+                    p.grad /= self.world
+
+    def wrap(self, net: nn.Module) -> nn.Module:
+        """The module whose gradients are averaged over ranks."""
+        if self.world == 1 or not any(p.requires_grad for p in net.parameters()):
+            return net
+        device = next(net.parameters()).device
+        on_gpu = [device.index] if device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(net, device_ids=on_gpu)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+@contextmanager
+def ranks(device: torch.device) -> Iterator[Ranks]:
+    """The ranks of this job: what torchrun's environment says, or one process alone."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Ranks()
+        return
+    options: dict[str, Any] = {"timeout": TIMEOUT}
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        options["device_id"] = device
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", **options)
+    try:
+        yield Ranks(dist.get_rank(), world)
+    except RuntimeError as error:
+        if _is_lost_peer(error):
+            raise RunError(f"another process of this job is gone: {str(error).splitlines()[0]}") from error
+        raise
+    finally:
+        # Not after an error: destroying waits for the ranks that are gone
+        if _alive():
+            dist.destroy_process_group()
+
+
+def leave() -> None:
+    """After the last exchange: rank 0 goes on alone with the evaluation."""
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def _alive() -> bool:
+    import sys
+
+    return dist.is_initialized() and sys.exc_info()[0] is None
+
+
+def _is_lost_peer(error: RuntimeError) -> bool:
+    text = f"{type(error).__name__} {error}"
+    signs = ("DistBackendError", "DistNetworkError", "gloo", "Connection", "Timed out", "NCCL", "Socket")
+    return not isinstance(error, RunError) and any(sign in text for sign in signs)
+
+
+def pick_device(name: str | None) -> torch.device:
+    """The device asked for, or a GPU where there is one; under torchrun each process takes its own GPU."""
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"device must be cpu, cuda, cuda:0 and so on, got {name!r}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            f"device {name!r} was asked for, but torch {torch.__version__} sees no GPU here: use --device cpu"
+        )
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return device

@@ -1,0 +1,49 @@
+"""What a model says of a whole split, without gradients, in float32 whatever it was trained in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.dataset import Split
+from ..data.loader import Loader
+
+BATCH = 500
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients; afterwards every module is in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def outputs(model: nn.Module, split: Split, device: torch.device, workers: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits (N, C) and embeddings (N, K) of all samples of a split in order, on the CPU."""
+    loader = Loader(split, BATCH, train=False, device=device, workers=workers)
+    logits: list[Tensor] = []
+    embeddings: list[Tensor] = []
+    with evaluating(model):
+        for batch in loader.epoch(0):
+            out: Any = model(batch.inputs)
+            logits.append(out.logits.float().cpu())
+            embeddings.append(out.embeddings.float().cpu())
+    return torch.cat(logits), torch.cat(embeddings)
+
+
+def class_means(model: nn.Module, split: Split, num_classes: int, device: torch.device, workers: int = 0) -> Tensor:
+    """The mean embedding of each class (C, K), summed in float64; 0 for a class without samples."""
+    _, x = outputs(model, split, device, workers)
+    sums = torch.zeros(num_classes, x.shape[1], dtype=torch.float64).index_add_(0, split.labels, x.double())
+    n = torch.bincount(split.labels, minlength=num_classes).clamp(min=1)
+    return (sums / n[:, None]).to(device, x.dtype)

@@ -1,0 +1,56 @@
+"""Writing files that are either there as a whole or not at all, whenever the process dies."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunError
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write to a temporary file beside ``path``, flush it to the disk, and rename it into place."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
+    """Write plain data as JSON; a NaN is refused, since it is not JSON."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    write_bytes(path, (text + "\n").encode())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in this folder outlive a power cut; file systems that cannot are left alone."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def cannot_write(path: Path, error: OSError) -> RunError:
+    """One sentence for a write that failed."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return RunError(
+            f"the disk of {path.parent} is full: {path.name} was not written; free some space, then --resume"
+        )
+    return RunError(f"cannot write {path}: {error.strerror or error}")

@@ -1,0 +1,97 @@
+"""The end of a run: predictions, post-hoc steps, the model's file, the summary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import posthoc
+from ..data import Dataset, Split
+from ..evaluate.predictions import Part, Predictions
+from ..evaluate.summary import summarise
+from ..plan import Plan
+from .embeddings import outputs
+from .files import write_bytes
+from .run import RunFolder
+
+
+def predict(model: nn.Module, data: Dataset, device: torch.device, workers: int = 0) -> Predictions:
+    """Logits, embeddings and labels of all splits, and the head."""
+
+    def part(split: Split) -> Part:
+        logits, embeddings = outputs(model, split, device, workers)
+        return Part(logits, split.labels, embeddings)
+
+    head: Any = model.head
+    return Predictions(
+        train=part(data.train),
+        val=None if data.val is None else part(data.val),
+        test=part(data.test),
+        head_weight=head.weight.detach().cpu(),
+        head_bias=None if head.bias is None else head.bias.detach().cpu(),
+        counts=data.counts,
+    )
+
+
+def after(model: nn.Module, plan: Plan, predictions: Predictions) -> tuple[Predictions, list[dict[str, Any]]]:
+    """Do the plan's post-hoc steps: each knob is chosen on the validation part, the test part only rewritten.
+
+    What is still a linear head afterwards (τ-normalisation) becomes the model's own.
+    """
+    steps = []
+    for step in plan.posthoc:
+        applied = posthoc.apply(predictions, step.kind, grid=step.grid)
+        predictions = applied.predictions
+        steps.append(applied.step)
+        if step.kind == "tau-norm":
+            predictions = _new_head(model, predictions, float(applied.step["value"]))
+    return predictions, steps
+
+
+@torch.no_grad()
+def _new_head(model: nn.Module, predictions: Predictions, tau: float) -> Predictions:
+    head: Any = model.head
+    weight = posthoc.tau_normalise(head.weight.detach(), tau)
+    head.weight.copy_(weight)
+    if head.bias is not None:
+        head.bias.zero_()
+    train = predictions.train
+    if train is not None:
+        train = replace(train, logits=posthoc.tau_norm(train.embeddings, weight.cpu(), 0.0))
+    return replace(
+        predictions,
+        train=train,
+        head_weight=weight.cpu(),
+        head_bias=None if predictions.head_bias is None else torch.zeros_like(predictions.head_bias),
+    )
+
+
+def finish(
+    run: RunFolder, model: nn.Module, plan: Plan, data: Dataset, device: torch.device, seed: int, workers: int = 0
+) -> None:
+    """Write predictions, model and, last, the summary: after it the run is finished."""
+    from safetensors.torch import save
+
+    predictions, steps = after(model, plan, predict(model, data, device, workers))
+    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in predictions.to_tensors().items()}
+    write_bytes(run.path / "predictions.safetensors", save(tensors))
+    weights = {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
+    write_bytes(run.path / "model.safetensors", save(weights))
+    summary = summarise(
+        predictions, data.counts, class_names=data.class_names, alpha=_alpha(plan), seed=seed, posthoc=steps
+    )
+    parts = {name: summary[name] for name in ("val", "test") if summary[name]}
+    run.add_to_last_row(**{k: {"balanced": v["balanced"], "accuracy": v["accuracy"]} for k, v in parts.items()})
+    run.finish(summary)
+
+
+def _alpha(plan: Plan) -> Tensor | None:
+    """The embedding margin that the plan trained with, (C,), or None."""
+    for stage in plan.stages:
+        for weight, term in stage.objective.weighted:
+            if weight and "alpha" in term._vectors:
+                return term._vectors["alpha"]
+    return None

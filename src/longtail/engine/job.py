@@ -1,0 +1,247 @@
+"""One run from its settings to its folder: data, plan, recipe, model; train; evaluate; write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import __version__, methods, models
+from ..data import Dataset, load
+from ..errors import InputError
+from ..plan import Plan
+from . import distributed, recipe
+from .checkpoint import decode
+from .finish import finish
+from .net import choose_precision
+from .recipe import Recipe
+from .run import RunFolder, command_line, default_folder, environment
+from .train import Interrupted, Watcher, fit
+
+
+@dataclass(frozen=True)
+class Job:
+    """The settings of one run, as the command takes them; None stands for the default of data, method or recipe."""
+
+    method: str
+    data: str = "digits-lt"
+    root: str = "data"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str | None = None
+    model: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    clip: float | None = None
+    ema: float | None = None
+    augment: str | None = None
+    precision: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    workers: int = 0
+    compile: bool = False
+    out: str | None = None
+    under: str = "runs"
+    resume: bool = False
+    force: bool = False
+    save_seconds: float = 60.0
+    save_steps: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job with everything that it names at hand."""
+
+    data: Dataset
+    plan: Plan
+    recipe: Recipe
+    model: nn.Module
+    device: torch.device
+    config: dict[str, Any]
+
+
+def prepare(job: Job) -> Prepared:
+    """Load the data, build plan, recipe and model, and write the config; every mistake in the settings shows here."""
+    if isinstance(job.seed, bool) or not isinstance(job.seed, int) or job.seed < 0:
+        raise InputError(f"seed must be a whole number of at least 0, got {job.seed!r}")
+    if job.threads is not None:
+        if job.threads < 1:
+            raise InputError(f"threads must be at least 1, got {job.threads}")
+        torch.set_num_threads(job.threads)
+    device = distributed.pick_device(job.device)
+    if job.recipe is not None:
+        recipe.get(job.recipe)
+    methods.knobs(job.method)
+    data = load(job.data, root=job.root, **job.options)
+    plan = methods.build(job.method, data.counts, data=data.name, **job.knobs)
+    for step in plan.posthoc:
+        if data.val is None:
+            raise InputError(
+                f"{job.method} chooses {step.knob} on validation data, and {job.data} has none: "
+                "--option holdout=0.1 takes a tenth of the training data for it"
+            )
+    how = _recipe(job, data)
+    torch.manual_seed(job.seed)
+    options = {k: v for k, v in how.model_options.items() if k != "head"}
+    model = models.build(how.model, data.num_classes, data.input_shape, head=plan.head, **options)
+    precision = choose_precision(job.precision or how.precision, model, device)
+    how = how.replace(precision=precision)
+    config = {
+        "format": 1,
+        "longtail": __version__,
+        "method": job.method,
+        "knobs": dict(plan.knobs),
+        "data": {
+            "name": job.data,
+            "root": job.root,
+            "options": dict(job.options),
+            "fingerprint": data.fingerprint,
+        },
+        "model": how.model,
+        "recipe": how.to_dict(),
+        "seed": job.seed,
+        "epochs": how.epochs,
+        "precision": precision,
+        "compile": job.compile,
+        "threads": torch.get_num_threads(),
+        "decisions": [*how.decisions(), *plan.notes],
+    }
+    return Prepared(data, plan, how, model, device, config)
+
+
+def _recipe(job: Job, data: Dataset) -> Recipe:
+    chosen = recipe.default_for(data.name, data.kind) if job.recipe is None else recipe.get(job.recipe)
+    named = ("model", "batch_size", "lr", "clip", "ema", "augment")
+    changes = {name: getattr(job, name) for name in named if getattr(job, name) is not None}
+    chosen = chosen.replace(**changes) if changes else chosen
+    return chosen if job.epochs is None else chosen.with_epochs(job.epochs)
+
+
+def folder_of(job: Job, ready: Prepared) -> Path:
+    """Where the run goes: ``--out``, or a name of its own under ``runs/``."""
+    return Path(job.out) if job.out is not None else default_folder(ready.config, Path(job.under))
+
+
+def execute(
+    job: Job,
+    *,
+    say: Callable[[str], None],
+    watchers: Callable[[Prepared, Path], Sequence[Watcher]] = lambda ready, path: (),
+    stop: Callable[[], int] = lambda: 0,
+) -> Path:
+    """Do a run, go on with it, or find that it is finished; returns its folder.
+
+    Raises:
+        InputError: a mistake in the settings, or a folder that must not be written.
+        RunError: a run that failed.
+        Interrupted: ``stop`` named a signal; the state is saved.
+    """
+    ready = prepare(job)
+    path = folder_of(job, ready)
+    with distributed.ranks(ready.device) as ranks:
+        ranks.share(ready.recipe.batch_size)
+        if not ranks.first:
+            _follow(job, ready, ranks, stop)
+            return path
+        with RunFolder(path, ready.config) as run:
+            found = run.open(resume=job.resume, force=job.force, need=space_needed(ready))
+            if found == "finished":
+                say(f"{path} is finished: nothing to do (--force runs it again)")
+                ranks.bytes_from_first(b"finished")
+                return path
+            saved = run.latest(lambda text: say(f"warning: {text}")) if found == "resume" else None
+            if found == "resume":
+                say(f"going on from {path}" if saved else f"{path} has no usable checkpoint: starting afresh")
+            run.start(_split_facts(ready.data), environment(str(ready.device), command_line()), keep=found == "resume")
+            ranks.bytes_from_first(b"" if saved is None else saved)
+            state = decode(saved) if saved else None
+            run.forget_after(_epochs_done(ready.plan, ready.recipe, state.meta["at"]) if state else 0)
+            _introduce(ready, say)
+            fit(
+                ready.model, ready.plan, ready.data.train, ready.recipe,
+                seed=job.seed, device=ready.device, compile=job.compile, workers=job.workers, ranks=ranks,
+                watchers=[_Log(run), *watchers(ready, path)], state=state, save=run.save,
+                save_seconds=job.save_seconds, save_steps=job.save_steps, stop=stop,
+            )  # fmt: skip
+            distributed.leave()
+            if signal := stop():
+                raise Interrupted(signal)
+            finish(run, ready.model, ready.plan, ready.data, ready.device, job.seed, job.workers)
+    return path
+
+
+def _follow(job: Job, ready: Prepared, ranks: distributed.Ranks, stop: Callable[[], int]) -> None:
+    """What every rank but the first does: the same steps, and no file is written."""
+    saved = ranks.bytes_from_first(None)
+    if saved == b"finished":
+        return
+    fit(
+        ready.model, ready.plan, ready.data.train, ready.recipe,
+        seed=job.seed, device=ready.device, compile=job.compile, workers=job.workers, ranks=ranks,
+        state=decode(saved) if saved else None, save_seconds=job.save_seconds, save_steps=job.save_steps, stop=stop,
+    )  # fmt: skip
+    distributed.leave()
+
+
+class _Log:
+    """The watcher that writes metrics.jsonl."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+
+    def step(self, now: Any) -> None:
+        pass
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.run.log(row)
+
+
+def _epochs_done(plan: Plan, how: Recipe, at: Mapping[str, int]) -> int:
+    return sum(plan.epochs(how.epochs)[: at["stage"]]) + at["epoch"]
+
+
+def space_needed(ready: Prepared) -> int:
+    """Bytes that the run will write: three checkpoints at once (weights, momentum, average), and the predictions."""
+    weights = 4 * models.parameter_count(ready.model)
+    data, width = ready.data, ready.data.num_classes + int(ready.model.embedding_size)  # type: ignore[arg-type]
+    samples = sum(len(split) for split in (data.train, data.val, data.test) if split is not None)
+    return 10 * weights + 4 * samples * width + 1_000_000
+
+
+def _split_facts(data: Dataset) -> dict[str, Any]:
+    return {
+        "fingerprint": data.fingerprint,
+        "counts": data.counts.n.tolist(),
+        "class_names": list(data.class_names),
+        "train": len(data.train),
+        "val": 0 if data.val is None else len(data.val),
+        "test": len(data.test),
+        "notes": list(data.notes),
+    }
+
+
+def _introduce(ready: Prepared, say: Callable[[str], None]) -> None:
+    """What is about to run, and what was decided where the paper leaves it open."""
+    data, how, model = ready.data, ready.recipe, ready.model
+    val = f", {len(data.val)} val" if data.val is not None else ", no val"
+    say(f"{data.name}: {data.num_classes} classes, {len(data.train)} train{val}, {len(data.test)} test")
+    for note in data.notes:
+        say(f"  {note}")
+    say(
+        f"{ready.plan.method} with {how.model} ({models.parameter_count(model):,} parameters), recipe {how.name}: "
+        f"{sum(ready.plan.epochs(how.epochs))} epochs, batch {how.batch_size}, lr {how.lr:g}, {how.precision} "
+        f"on {ready.device}, {torch.get_num_threads()} thread(s)"
+    )
+    if ready.plan.knobs:
+        say("  " + ", ".join(f"{k} = {v}" for k, v in ready.plan.knobs.items()))
+    for decision in ready.config["decisions"]:
+        say(f"  {decision}")

@@ -1,0 +1,118 @@
+"""What a stage trains of a model, in which precision, and the average of its weights."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..losses.base import Objective, Outputs
+
+Trains = Literal["all", "head", "scale"]
+
+
+class Trained(nn.Module):
+    """A model as one stage sees it: all of it, its head on frozen embeddings, or one factor a class on a frozen head.
+
+    What does not train is frozen and stays in evaluation mode, batch norm included.
+    """
+
+    def __init__(self, model: nn.Module, trains: Trains, needs_logits: bool = True) -> None:
+        super().__init__()
+        self.model, self.trains = model, trains
+        self.scale: nn.Parameter | None = None
+        head: Any = model.head
+        for p in model.parameters():
+            p.requires_grad_(trains == "all")
+        # An objective on embeddings alone gives the head no gradient, and distribution would wait for one
+        for p in head.parameters():
+            p.requires_grad_(trains == "head" or (trains == "all" and needs_logits))
+        if trains == "scale":
+            if type(head).__name__ == "CosineHead":
+                raise InputError("a factor a class has no effect on a cosine head: it needs a linear one")
+            self.scale = nn.Parameter(torch.ones_like(head.weight[:, 0]))
+
+    def train(self, mode: bool = True) -> Trained:
+        super().train(mode and self.trains == "all")
+        return self
+
+    def forward(self, x: Tensor) -> Outputs:
+        model: Any = self.model
+        if self.trains == "all":
+            outputs: Outputs = model(x)
+            return outputs
+        with torch.no_grad():
+            z = model.embed(x)
+        logits = model.head(z)
+        return Outputs(logits if self.scale is None else logits * self.scale, z)
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Multiply the learnt factors into the head, which then is an ordinary one."""
+        if self.scale is not None:
+            head: Any = self.model.head
+            head.weight.mul_(self.scale[:, None])
+            if head.bias is not None:
+                head.bias.mul_(self.scale)
+
+
+def needs_logits(objective: Objective) -> bool:
+    """Whether any term of the objective that counts reads logits."""
+    return any("logits" in term.needs for weight, term in objective.weighted if weight)
+
+
+def convolves(model: nn.Module) -> bool:
+    return any(isinstance(m, nn.Conv2d) for m in model.modules())
+
+
+def choose_precision(asked: str, model: nn.Module, device: torch.device) -> Literal["fp32", "bf16"]:
+    """bf16 where it was asked for, or where the network convolves and the processor has instructions for it."""
+    if asked not in ("auto", "fp32", "bf16"):
+        raise InputError(f"precision must be auto, fp32 or bf16, got {asked!r}")
+    if asked == "auto":
+        return "bf16" if convolves(model) and has_bf16(device) else "fp32"
+    return "bf16" if asked == "bf16" else "fp32"
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether the processor computes in bf16 itself; where it is emulated, a step takes ten times as long."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        return any(getattr(torch.cpu, probe, bool)() for probe in probes)
+    return False
+
+
+class Average:
+    """An exponential moving average of the trained parameters; buffers are the model's own.
+
+    The decay grows as (1 + t)/(10 + t) up to ``decay``, so that a short run is not held back by its first weights.
+    """
+
+    def __init__(self, net: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.names = [name for name, p in net.named_parameters() if p.requires_grad]
+        self.live = [p for p in net.parameters() if p.requires_grad]
+        self.values = [p.detach().clone() for p in self.live]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        weight = 1 - min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self.values, [p.detach() for p in self.live], weight)
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Make the average the model's weights."""
+        for p, value in zip(self.live, self.values):
+            p.copy_(value)
+
+    def state(self) -> dict[str, Tensor]:
+        return dict(zip(self.names, self.values))
+
+    @torch.no_grad()
+    def load(self, state: dict[str, Tensor]) -> None:
+        for name, value in zip(self.names, self.values):
+            value.copy_(state[name])

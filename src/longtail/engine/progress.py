@@ -1,0 +1,154 @@
+"""Showing a run: a live line on a terminal, one plain line an epoch elsewhere, and trackers where installed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import InputError, unknown
+from .train import Progress, Watcher
+
+TRACKERS = ("tensorboard", "wandb")
+
+
+def describe(row: dict[str, Any]) -> str:
+    """Loss, its parts, and the share of anchors with a positive, of an epoch's row.
+
+    >>> describe({"loss": 1.5, "parts": {"logit": 1.4, "pull": 10.0}, "alive": None})
+    'loss 1.5000 (logit 1.4000, pull 10.0000)'
+    """
+    text = f"loss {row['loss']:.4f}"
+    if len(row["parts"]) > 1:
+        text += f" ({', '.join(f'{name} {value:.4f}' for name, value in row['parts'].items())})"
+    if row["alive"]:
+        shares = [f"{name} {value:.2f}" for name, value in row["alive"].items() if value is not None]
+        text += f", with a positive: {', '.join(shares)}"
+    return text
+
+
+class Lines:
+    """One plain line an epoch."""
+
+    def __init__(self, file: IO[str] | None = None) -> None:
+        self.file = file or sys.stderr
+        self.now: Progress | None = None
+        self.clock = _Clock()
+
+    def step(self, now: Progress) -> None:
+        self.now = now
+        self.clock.start(now)
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        assert self.now is not None
+        where = f"epoch {row['epoch']}/{self.now.epochs} {row['stage']}"
+        rate = f"lr {row['lr']:.4g}, {row['images_per_second']:.0f} images/s"
+        print(f"{where}: {describe(row)}, {rate}, {self.clock.left(self.now)} left", file=self.file, flush=True)
+
+
+class Live:
+    """A line that follows the run, on a terminal; each epoch's result stays above it."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        console = Console(stderr=True)
+        self.bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[text]}"),
+            console=console,
+        )
+        self.task = self.bar.add_task("", total=1.0, text="")
+        self.clock = _Clock()
+        self.shown = 0.0
+        self.bar.start()
+
+    def step(self, now: Progress) -> None:
+        self.clock.start(now)
+        self.now = now
+        # Ten times a second is as fast as anyone reads; more would cost a small network its speed
+        if time.monotonic() - self.shown < 0.1:
+            return
+        self.shown = time.monotonic()
+        row = now.sums.row()
+        text = f"{describe(row)}, lr {now.lr:.4g}, {row['images_per_second']:.0f} images/s, {self.clock.left(now)} left"
+        name = f"{now.stage} {now.epoch}/{now.epochs}"
+        self.bar.update(self.task, completed=now.done, description=name, text=text)
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.bar.console.print(
+            f"epoch {row['epoch']}/{self.now.epochs} {row['stage']}: {describe(row)}", highlight=False
+        )
+        if self.now.done >= 1:
+            self.close()
+
+    def close(self) -> None:
+        self.bar.stop()
+
+
+class _Clock:
+    """Time left, from the share done since this process began."""
+
+    def __init__(self) -> None:
+        self.began: tuple[float, float] | None = None
+
+    def start(self, now: Progress) -> None:
+        if self.began is None:
+            self.began = (time.monotonic(), now.done)
+
+    def left(self, now: Progress) -> str:
+        assert self.began is not None
+        when, done = self.began
+        if now.done <= done:
+            return "?"
+        seconds = round((time.monotonic() - when) * (1 - now.done) / (now.done - done))
+        hours, minutes = seconds // 3600, seconds // 60 % 60
+        return f"{hours}:{minutes:02d}:{seconds % 60:02d}" if hours else f"{minutes}:{seconds % 60:02d}"
+
+
+def tracker(name: str, folder: Path, config: dict[str, Any]) -> Watcher:
+    """A tracker by name; it writes beside the run and is never read again."""
+    if name not in TRACKERS:
+        raise unknown("tracker", name, TRACKERS)
+    try:
+        return _TensorBoard(folder) if name == "tensorboard" else _WandB(folder, config)
+    except (ImportError, RuntimeError, OSError) as error:
+        raise InputError(f"{name} cannot be used here ({error}): pip install 'longtail[track]'") from error
+
+
+def _scalars(row: dict[str, Any]) -> dict[str, float]:
+    named = {"loss": row["loss"], "lr": row["lr"], "images_per_second": row["images_per_second"]}
+    named |= {f"parts/{k}": v for k, v in row["parts"].items()}
+    return named | {f"alive/{k}": v for k, v in (row["alive"] or {}).items() if v is not None}
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer: Any = SummaryWriter(str(folder / "tensorboard"))
+
+    def step(self, now: Progress) -> None:
+        pass
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        for name, value in _scalars(row).items():
+            self.writer.add_scalar(name, value, row["epoch"])
+        self.writer.flush()
+
+
+class _WandB:
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        import wandb
+
+        self.run: Any = wandb.init(project="longtail", name=folder.name, dir=str(folder), config=config, resume="allow")
+
+    def step(self, now: Progress) -> None:
+        pass
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.run.log(_scalars(row), step=row["epoch"])

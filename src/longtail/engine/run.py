@@ -1,0 +1,304 @@
+"""The run folder: who may write it, what is in it, and when it counts as finished.
+
+``config.json``, ``environment.json``, ``split.json``, ``metrics.jsonl``, ``model.safetensors``,
+``predictions.safetensors``, ``checkpoints/``, ``lock``; a run is finished if and only if ``summary.json`` exists, which
+is written last. The lock is the operating system's (``flock``): it is gone with the process that held it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from ..errors import InputError
+from . import checkpoint
+from .files import cannot_write, write_bytes, write_json
+
+Found = Literal["fresh", "resume", "finished"]
+
+FILES = (
+    "summary.json",
+    "config.json",
+    "environment.json",
+    "split.json",
+    "metrics.jsonl",
+    "model.safetensors",
+    "predictions.safetensors",
+)
+# Part of the config, but not of what a run is: other values give the same run up to rounding, or are words
+_CIRCUMSTANCES = ("longtail", "threads", "decisions")
+
+
+def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a config that makes two runs the same run; where the data lies is no part of it."""
+    same = {k: v for k, v in config.items() if k not in _CIRCUMSTANCES}
+    same["data"] = {k: v for k, v in config["data"].items() if k != "root"}
+    plain: dict[str, Any] = json.loads(json.dumps(same, sort_keys=True))
+    return plain
+
+
+def default_folder(config: Mapping[str, Any], under: Path = Path("runs")) -> Path:
+    """``runs/DATA-METHOD-sSEED-HASH``: other settings give another hash."""
+    digest = hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:8]
+    data = Path(str(config["data"]["name"])).name.replace(".", "-") or "data"
+    return under / f"{data}-{config['method']}-s{config['seed']}-{digest}"
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The keys in which two configs differ, dotted, with both values.
+
+    >>> differences({"seed": 0, "recipe": {"lr": 0.1}}, {"seed": 0, "recipe": {"lr": 0.4}})
+    ['recipe.lr (0.1, now 0.4)']
+    """
+    found: list[str] = []
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key} ({json.dumps(a)}, now {json.dumps(b)})")
+    return found
+
+
+class RunFolder:
+    """A folder that this process alone may write.
+
+    ``with RunFolder(path, config) as run: found = run.open(resume=…, force=…)``
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path, self.config = path, dict(config)
+        self.checkpoints = path / "checkpoints"
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> RunFolder:
+        self._take_lock()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "summary.json").is_file()
+
+    def open(self, *, resume: bool, force: bool, need: int = 0) -> Found:
+        """Decide what is to be done here, or refuse in one sentence; ``need`` is the space the run will take."""
+        config = None if force else self._config_found()
+        if config is None and not force:
+            self._refuse_foreign_files()
+        if force:
+            self._clear()
+        elif config is not None:
+            changed = differences(identity(config), identity(self.config))
+            if changed:
+                kind = "finished run" if self.finished else "run"
+                raise InputError(
+                    f"{self.path} holds a {kind} with another config: {'; '.join(changed)}; "
+                    "use another --out, or --force to replace it"
+                )
+            if self.finished:
+                return "finished"
+            if not resume:
+                raise InputError(
+                    f"{self.path} holds an unfinished run: add --resume to go on, or --force to start it afresh"
+                )
+        self._check_space(need)
+        return "fresh" if config is None else "resume"
+
+    def start(self, split: Mapping[str, Any], environment: Mapping[str, Any], keep: bool) -> None:
+        """Write what a run says of itself; ``keep`` is whether one goes on that said so before."""
+        before: dict[str, Any] = {}
+        if keep:
+            before = _read_json(self.path / "environment.json") or {}
+            known = _read_json(self.path / "split.json") or {}
+            if known.get("fingerprint", split["fingerprint"]) != split["fingerprint"]:
+                raise InputError(
+                    f"the data has changed since {self.path} was started (fingerprint {known['fingerprint']}, now "
+                    f"{split['fingerprint']}): --force starts it afresh"
+                )
+            resumed = int(before.get("resumed", 0)) + 1
+            self._environment = {**environment, "started": before.get("started"), "finished": None, "resumed": resumed}
+        else:
+            self._environment = {**environment, "started": _now(), "finished": None, "resumed": 0}
+            write_json(self.path / "config.json", self.config)
+        write_json(self.path / "split.json", split)
+        write_json(self.path / "environment.json", self._environment)
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Append one epoch to metrics.jsonl and flush it to the disk."""
+        path = self.path / "metrics.jsonl"
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row, allow_nan=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+    def forget_after(self, epoch: int) -> None:
+        """Keep the metrics of the first ``epoch`` epochs only: what a resumed run has not redone yet."""
+        path = self.path / "metrics.jsonl"
+        if not path.is_file():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                break  # the line that was being written
+            if int(row["epoch"]) > epoch:
+                break
+            kept.append(line)
+        write_bytes(path, "".join(f"{line}\n" for line in kept).encode())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.path / "metrics.jsonl"
+        if not path.is_file():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def add_to_last_row(self, **values: Any) -> None:
+        """Put results of the final evaluation on the last epoch's line; called again, it replaces them."""
+        rows = self.metrics()
+        if rows:
+            rows[-1].update(values)
+            write_bytes(self.path / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
+
+    def save(self, step: int, data: bytes) -> None:
+        """Write a checkpoint."""
+        checkpoint.save(self.checkpoints, step, data)
+
+    def latest(self, warn: Callable[[str], None]) -> bytes | None:
+        """The newest usable checkpoint."""
+        found = checkpoint.latest(self.checkpoints, warn)
+        return None if found is None else found[1]
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, after which the run is finished."""
+        self._environment["finished"] = _now()
+        write_json(self.path / "environment.json", self._environment)
+        write_json(self.path / "summary.json", summary, indent=None)
+
+    def _take_lock(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / "lock", "a+", encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            what = "it is not a folder" if isinstance(error, (FileExistsError, NotADirectoryError)) else error.strerror
+            raise InputError(f"cannot write the run folder {self.path}: {what}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.seek(0)
+            who = self._lock.read().strip()
+            self._lock.close()
+            self._lock = None
+            raise InputError(
+                f"{self.path} is being written by another process{f' ({who})' if who else ''}: wait for it, or use "
+                "another --out"
+            ) from error
+        self._lock.truncate(0)
+        self._lock.write(f"process {os.getpid()} on {platform.node()}")
+        self._lock.flush()
+
+    def _config_found(self) -> dict[str, Any] | None:
+        path = self.path / "config.json"
+        if not path.exists():
+            return None
+        config = _read_json(path)
+        if not isinstance(config, dict) or "method" not in config or not isinstance(config.get("data"), dict):
+            raise InputError(f"{path} is not a run's config: use another --out, or --force to replace it")
+        return config
+
+    def _refuse_foreign_files(self) -> None:
+        foreign = [p.name for p in self.path.iterdir() if p.name not in ("lock", "checkpoints") and p.name[0] != "."]
+        if foreign:
+            raise InputError(f"{self.path} is not empty and no run folder (it holds {foreign[0]}): use another --out")
+
+    def _clear(self) -> None:
+        """Remove the files of a run and nothing else, the summary first: a half-removed run is an unfinished one."""
+        try:
+            for name in FILES:
+                (self.path / name).unlink(missing_ok=True)
+            if self.checkpoints.is_dir():
+                shutil.rmtree(self.checkpoints)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def _check_space(self, need: int) -> None:
+        free = shutil.disk_usage(self.path).free
+        if free < need:
+            raise InputError(
+                f"the run needs about {need / 1e6:.0f} MB, but the disk of {self.path} has {free / 1e6:.0f} MB left"
+            )
+
+
+def environment(device: str, command: list[str]) -> dict[str, Any]:
+    """Versions, machine and revision: what else may explain a difference between two runs."""
+    import torch
+
+    from .. import __version__
+
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "longtail": __version__,
+        "device": device,
+        "machine": {"cpu": _cpu(), "cores": os.cpu_count()},
+        "git": _git_revision(),
+        "command": command,
+    }
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _git_revision() -> str | None:
+    """The revision of the working directory, with +dirty where files differ from it."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5, check=True)
+        return done.stdout.strip()
+
+    try:
+        revision = git("rev-parse", "HEAD")
+        return revision + ("+dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def command_line() -> list[str]:
+    """The command as the user gave it, for the record and for the sentence that says how to resume."""
+    name = Path(sys.argv[0]).name
+    return ["longtail" if name in ("longtail", "__main__.py") else name, *sys.argv[1:]]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,388 @@
+"""The only training loop: batch → net → Outputs → Objective → SGD, stage by stage through a plan.
+
+Everything random is a function of (seed, stage, epoch, step): batches come from ``Loader.epoch(e, start)``, and the
+generator that dropout draws from is seeded before every step. So a checkpoint needs no generator's state, and a run that
+was interrupted between any two steps goes on to the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..data.dataset import Split
+from ..data.loader import Batch, Loader
+from ..errors import RunError
+from ..plan import Plan, Stage
+from .checkpoint import Checkpoint, encode
+from .distributed import Ranks
+from .embeddings import class_means
+from .net import Average, Trained, choose_precision, convolves, needs_logits
+from .recipe import Recipe, parameter_groups
+from .sums import EpochSums
+
+
+@dataclass(frozen=True)
+class Position:
+    """What comes next: step ``step`` of epoch ``epoch`` of stage ``stage``, all from 0; ``done`` steps lie behind."""
+
+    stage: int = 0
+    epoch: int = 0
+    step: int = 0
+    done: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher is told after every step."""
+
+    stage: str
+    epoch: int  # from 1, over the whole run
+    epochs: int
+    step: int  # of this epoch, from 1
+    steps: int
+    lr: float
+    sums: EpochSums
+    done: float  # share of all epochs
+
+
+class Watcher(Protocol):
+    """Whoever looks on: a display, a tracker."""
+
+    def step(self, now: Progress) -> None: ...
+
+    def epoch(self, row: dict[str, Any]) -> None: ...
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; its state is saved where there is a place for it."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(f"stopped by signal {signal}")
+        self.signal = signal
+
+
+def derive(seed: int, *where: int) -> int:
+    """A seed for one place of a run, from the run's seed: 63 bits of a hash.
+
+    >>> derive(0, 1, 2) == derive(0, 1, 2) != derive(0, 2, 1)
+    True
+    """
+    digest = hashlib.sha256(repr((seed, *where)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def fit(
+    model: nn.Module,
+    plan: Plan,
+    train: Split,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    precision: str | None = None,
+    compile: bool = False,
+    workers: int = 0,
+    watchers: Sequence[Watcher] = (),
+    ranks: Ranks | None = None,
+    state: Checkpoint | None = None,
+    save: Callable[[int, bytes], None] | None = None,
+    save_seconds: float = 60.0,
+    save_steps: int | None = None,
+    stop: Callable[[], int] = lambda: 0,
+) -> list[dict[str, Any]]:
+    """Train ``model`` in place through all stages of ``plan``; needs no run folder.
+
+    Args:
+        train: what is learnt from; validation and test data are never seen here.
+        precision: ``fp32``, ``bf16`` or ``auto``; the recipe's unless given.
+        watchers: told of every step and every epoch.
+        state: where to go on; ``save(steps, bytes)`` is called at the end of each epoch and stage, and within an epoch
+            every ``save_seconds`` or ``save_steps``.
+        stop: asked after every step; a signal's number ends training with ``Interrupted``, after saving.
+
+    Returns:
+        one row an epoch, as in ``metrics.jsonl``; a resumed run returns those since.
+
+    Raises:
+        RunError: a loss or a weight is not finite; names the step and the parts.
+    """
+    trainer = Trainer(
+        model, plan, train, recipe, seed, torch.device(device), precision, compile, workers, ranks or Ranks(), watchers
+    )
+    trainer.save, trainer.save_seconds, trainer.save_steps, trainer.stop = save, save_seconds, save_steps, stop
+    # The caller's generator is none of ours
+    with torch.random.fork_rng(devices=[trainer.device] if trainer.device.type == "cuda" else []):
+        if state is not None:
+            trainer.load(state)
+        return trainer.run()
+
+
+class Trainer:
+    """The state of a run in memory. ``fit`` is its only user; the phases are methods so that each can be read alone."""
+
+    save: Callable[[int, bytes], None] | None = None
+    save_seconds = 60.0
+    save_steps: int | None = None
+    stop: Callable[[], int] = staticmethod(lambda: 0)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        train: Split,
+        recipe: Recipe,
+        seed: int,
+        device: torch.device,
+        precision: str | None,
+        compile: bool,
+        workers: int,
+        ranks: Ranks,
+        watchers: Sequence[Watcher],
+    ) -> None:
+        self.model, self.plan, self.train, self.recipe = model.to(device), plan, train, recipe
+        self.seed, self.device, self.compile, self.workers, self.ranks = seed, device, compile, workers, ranks
+        self.watchers = watchers
+        self.bf16 = choose_precision(precision or recipe.precision, model, device) == "bf16"
+        self.channels_last = convolves(model) and (self.bf16 or device.type == "cuda")
+        if self.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.epochs = plan.epochs(recipe.epochs)
+        self.at = Position()
+        self.rows: list[dict[str, Any]] = []
+        self.sums = EpochSums()
+        self.average: Average | None = None
+        self._resumed: Checkpoint | None = None
+        self._saved_at = time.monotonic()
+        head: Any = model.head
+        if plan.head_bias is not None and head.bias is not None:
+            nn.init.constant_(head.bias, plan.head_bias)
+
+    def run(self) -> list[dict[str, Any]]:
+        """All stages that are left."""
+        for index in range(self.at.stage, len(self.plan.stages)):
+            self._enter(index)
+            for epoch in range(self.at.epoch, self.epochs[index]):
+                self._epoch(index, epoch)
+            self._leave(index)
+        return self.rows
+
+    # -- one stage --------------------------------------------------------------------------------------------------
+
+    def _enter(self, index: int) -> None:
+        """Set up a stage; what changes the model or the objective happens only where it begins."""
+        stage, begins = self.plan.stages[index], (self.at.epoch, self.at.step) == (0, 0)
+        restart = stage.restart or index == 0
+        self.objective = stage.objective.to(self.device)
+        self.objective.distributed = self.ranks.world > 1
+        if begins and stage.reset_head:
+            self._reset_head(index)
+        if begins and stage.centroids:
+            self._set_centroids(stage)
+        momentum = {} if begins and restart else self._momentum()
+        if self._resumed is not None and not begins:
+            self._load_objective(self._resumed)
+        self.net = Trained(self.model, stage.trains, needs_logits(self.objective)).to(self.device)
+        if self._resumed is not None and not begins and self.net.scale is not None:
+            with torch.no_grad():
+                self.net.scale.copy_(self._resumed.tensors["scale"])
+        groups = parameter_groups(self.net, self.recipe.weight_decay)
+        if own := [p for p in self.objective.parameters() if p.requires_grad]:
+            groups.append({"params": own, "weight_decay": 0.0})
+        self.optimizer = torch.optim.SGD(
+            groups, lr=self.recipe.lr, momentum=self.recipe.momentum, nesterov=self.recipe.nesterov
+        )
+        self._restore(momentum)
+        if self.recipe.ema is not None and (self.average is None or restart):
+            self.average = Average(self.net, self.recipe.ema)
+        if self.average is not None and self._resumed is not None and not (begins and restart):
+            self.average.load(_under(self._resumed.tensors, "ema."))
+        self._resumed = None
+        self.forward = self.ranks.wrap(self.net)
+        if self.compile:
+            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        # Stages of one schedule count their epochs together
+        first = max(i for i in range(index + 1) if i == 0 or self.plan.stages[i].restart)
+        after = next((i for i in range(index + 1, len(self.epochs)) if self.plan.stages[i].restart), len(self.epochs))
+        self.schedule = self.recipe.with_epochs(sum(self.epochs[first:after]))
+        self.epochs_before = sum(self.epochs[first:index])
+        self.loader = self._loader(stage, index)
+        self.net.train()
+
+    def _leave(self, index: int) -> None:
+        """Fold into the model what the stage learnt beside it, and save: the next stage starts from the model alone."""
+        self.net.fold()
+        following = self.plan.stages[index + 1] if index + 1 < len(self.plan.stages) else None
+        if self.average is not None and (following is None or following.restart):
+            self.average.write()
+            self.average = None
+        self.at = Position(index + 1, 0, 0, self.at.done)
+        self._save()
+
+    def _loader(self, stage: Stage, index: int) -> Loader:
+        return Loader(
+            self.train,
+            self.ranks.share(self.recipe.batch_size),
+            seed=self.seed if index == 0 else derive(self.seed, index),
+            sampler=stage.sampler,
+            views=stage.views,
+            augment=self.recipe.augment,
+            device=self.device,
+            workers=self.workers,
+            rank=self.ranks.rank,
+            world_size=self.ranks.world,
+            epochs=self.epochs[index],
+            channels_last=self.channels_last,
+        )
+
+    def _reset_head(self, index: int) -> None:
+        head: Any = self.model.head
+        self._seed(derive(self.seed, index))
+        head.reset_parameters()
+        if self.plan.head_bias is not None and head.bias is not None:
+            nn.init.constant_(head.bias, self.plan.head_bias)
+
+    def _seed(self, seed: int) -> None:
+        # Not torch.manual_seed: asking after every kind of device takes longer than a small network's forward pass
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def _set_centroids(self, stage: Stage) -> None:
+        means = class_means(self.model, self.train, stage.objective.counts.num_classes, self.device, self.workers)
+        self.ranks.tensor_from_first(means)
+        for _, term in stage.objective.weighted:
+            if hasattr(term, "set_centroids"):
+                term.set_centroids(means)
+
+    # -- one epoch, one step ----------------------------------------------------------------------------------------
+
+    def _epoch(self, index: int, epoch: int) -> None:
+        stage, steps = self.plan.stages[index], len(self.loader)
+        number = sum(self.epochs[:index]) + epoch + 1
+        if self.at.step == 0:
+            self.sums = EpochSums()
+        started = time.monotonic() - self.sums.seconds
+        for step, batch in enumerate(self.loader.epoch(epoch, self.at.step), self.at.step):
+            in_schedule = (self.epochs_before + epoch) * steps + step
+            lr = self.schedule.lr_at(in_schedule, steps)
+            self._step(batch, lr, (index, epoch, step))
+            if self.average is not None:
+                self.average.update(in_schedule)
+            self.sums.seconds = time.monotonic() - started
+            share = (number - 1 + (step + 1) / steps) / sum(self.epochs)
+            now = Progress(stage.name, number, sum(self.epochs), step + 1, steps, lr, self.sums, share)
+            for watcher in self.watchers:
+                watcher.step(now)
+            self.at = Position(index, epoch, step + 1, self.at.done + 1)
+            if step + 1 < steps:
+                self._maybe_save()
+        row = {"stage": stage.name, "epoch": number, "stage_epoch": epoch + 1, "step": self.at.done, "lr": lr}
+        row |= self.sums.row()
+        self.rows.append(row)
+        for watcher in self.watchers:
+            watcher.epoch(row)
+        self.at = Position(index, epoch + 1, 0, self.at.done)
+        # The last epoch's checkpoint is the stage's, made when it is left
+        if epoch + 1 < self.epochs[index]:
+            self._maybe_save(due=True)
+
+    def _step(self, batch: Batch, lr: float, where: tuple[int, int, int]) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self._seed(derive(self.seed, *where, self.ranks.rank))
+        half = torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
+        with half:
+            outputs = self.forward(batch.inputs)
+        self.sums.count_alive(self.objective, batch.labels, batch.ids)
+        loss, parts = self.objective(outputs, batch.labels, ids=batch.ids, return_parts=True)
+        self.sums.add(len(batch.labels), loss, parts)
+        if not math.isfinite(self.sums.last):
+            values = ", ".join(f"{name} = {float(v):g}" for name, v in parts.items())
+            raise RunError(
+                f"the loss is not finite in step {self.at.done + 1} (stage {self.plan.stages[where[0]].name}, epoch "
+                f"{where[1] + 1}): {values}; a lower --lr may help, and the last good checkpoint is kept"
+            )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.ranks.average_gradients(self.objective)
+        if self.recipe.clip is not None:
+            nn.utils.clip_grad_norm_([p for g in self.optimizer.param_groups for p in g["params"]], self.recipe.clip)
+        self.optimizer.step()
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    def _maybe_save(self, due: bool = False) -> None:
+        """Save where it is time to, and stop where somebody asked for it: all ranks at the same step."""
+        signal = self.ranks.any(self.stop())
+        if self.save_steps:
+            due = due or self.at.done % self.save_steps == 0
+        if due or signal or time.monotonic() - self._saved_at > self.save_seconds:
+            self._save()
+        if signal:
+            raise Interrupted(signal)
+
+    def _save(self) -> None:
+        self._saved_at = time.monotonic()
+        if self.save is None or not self.ranks.first:
+            return
+        tensors = self.tensors()
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise RunError(
+                    f"{name} holds values that are not finite after step {self.at.done}: a lower --lr may help, and the "
+                    "last good checkpoint is kept"
+                )
+        self.save(self.at.done, encode(tensors, {"format": 1, "at": asdict(self.at), "sums": self.sums.data()}))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that the rest of the run depends on, besides the position."""
+        named = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        named |= {f"momentum.{k}": v for k, v in self._momentum().items()}
+        named |= {f"objective.{k}": v for k, v in self.objective.state_dict().items()}
+        if self.average is not None:
+            named |= {f"ema.{k}": v for k, v in self.average.state().items()}
+        if self.net.scale is not None:
+            named["scale"] = self.net.scale
+        return named
+
+    def load(self, state: Checkpoint) -> None:
+        """Go on from a checkpoint of the same plan, recipe and data."""
+        self.model.load_state_dict(_under(state.tensors, "model."))
+        self.at = Position(**state.meta["at"])
+        self.sums = EpochSums(**state.meta["sums"])
+        self._resumed = state
+
+    def _load_objective(self, state: Checkpoint) -> None:
+        try:
+            self.objective.load_state_dict(_under(state.tensors, "objective."))
+        except RuntimeError as error:
+            raise RunError(f"the checkpoint does not fit the objective: {error}") from error
+
+    def _named(self) -> dict[str, nn.Parameter]:
+        own = {f"objective.{k}": p for k, p in self.objective.named_parameters()}
+        return {**dict(self.net.named_parameters()), **own}
+
+    def _momentum(self) -> dict[str, Tensor]:
+        if self._resumed is not None:
+            return _under(self._resumed.tensors, "momentum.")
+        state = self.optimizer.state
+        found = {name: state[p].get("momentum_buffer") for name, p in self._named().items() if p in state}
+        return {name: buffer for name, buffer in found.items() if buffer is not None}
+
+    def _restore(self, momentum: dict[str, Tensor]) -> None:
+        for name, p in self._named().items():
+            if name in momentum and p.requires_grad:
+                self.optimizer.state[p]["momentum_buffer"] = momentum[name].to(p).clone()
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
