@@ -171,8 +171,8 @@ class Triplet(_Similarity):
             needed = s - self.gamma
             below = torch.where(positives, needed, torch.inf).sort(1).values
             above = torch.where(negatives, s, -torch.inf).sort(1).values
-            violated = torch.searchsorted(below, s.contiguous()) * negatives
-            violators = (s.shape[1] - torch.searchsorted(above, needed.contiguous(), right=True)) * positives
+            violated = (torch.searchsorted(below, s.contiguous()) * negatives).to(s.dtype)
+            violators = ((s.shape[1] - torch.searchsorted(above, needed, right=True)) * positives).to(s.dtype)
             # Violations are differences, so a constant in all similarities of an anchor cancels: take a large one out.
             centre = torch.where(positives, s, 0.0).sum(1, keepdim=True) / positives.sum(1, keepdim=True).clamp(min=1)
         total = ((s - centre) * (violated - violators)).sum(1) + self.gamma * violators.sum(1)

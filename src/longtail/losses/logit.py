@@ -17,7 +17,7 @@ from .pairs import log1p_sum_exp, pair, softplus
 Values = PerClass | Tensor | list[float] | tuple[float, ...]
 
 # Rows are worked on in pieces of about this many logits: a piece stays in the cache, and its memory is used again.
-PIECE = 2**19
+PIECE = 2**18
 
 
 class _WithMargin(Term):
