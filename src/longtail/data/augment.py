@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from ..errors import unknown
+from .dataset import Split
 
 Draw = dict[str, Tensor]
 
@@ -24,6 +25,20 @@ class Step(Protocol):
         ...
 
     def apply(self, x: Tensor, draw: Draw) -> Tensor: ...
+
+
+class Normalise:
+    """uint8 pixels (B, C, H, W) to float32: ``(x/255 − mean)/std`` by channel, or x/255 without mean and deviation."""
+
+    def __init__(self, split: Split, device: torch.device, channels_last: bool) -> None:
+        channels = split.input_shape[0]
+        mean = torch.tensor(split.mean if split.mean is not None else (0.0,) * channels, device=device)
+        std = torch.tensor(split.std if split.std is not None else (1.0,) * channels, device=device)
+        self.scale, self.shift = (1 / (255 * std)).view(-1, 1, 1), (-mean / std).view(-1, 1, 1)
+        self.format = torch.channels_last if channels_last else torch.contiguous_format
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        return pixels.to(torch.float32, memory_format=self.format).mul_(self.scale).add_(self.shift)
 
 
 class CropFlip:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from ..errors import InputError
-from .dataset import Dataset, Split
-from .profiles import Profile, Source, assemble
+from .dataset import Split
+from .profiles import Source
 
 PIXELS = 3 * 32 * 32
 
@@ -49,33 +49,9 @@ CIFAR100 = Layout(
     "cifar100-lt", 100, 500, 20, "cifar-100-binary", "cifar-100-python",
     (("train.bin",), "test.bin"), (("train",), "test"), 2, "fine_labels",
     "fine_label_names.txt", ("meta", "fine_label_names"),
-    (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762),
+    (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762),
 )  # fmt: skip
 LAYOUTS = {layout.name: layout for layout in (CIFAR10, CIFAR100)}
-
-
-def cifar_lt(
-    name: str,
-    root: Path,
-    *,
-    profile: Profile = "exp",
-    ratio: float = 100,
-    n_max: int | None = None,
-    seed: int | None = None,
-    holdout: float = 0.0,
-) -> Dataset:
-    """CIFAR-LT: by default EXP at ratio 100 and the subset that the field trains on."""
-    layout = LAYOUTS[name]
-    source = read(layout, root)
-    return assemble(
-        source,
-        profile=profile,
-        ratio=ratio,
-        n_max=n_max,
-        seed=seed,
-        holdout=holdout,
-        val_per_class=layout.val_per_class,
-    )
 
 
 def read(layout: Layout, root: Path) -> Source:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -29,6 +30,7 @@ class Files:
         root: the folder that the paths start from.
         size: side of the square that the network gets; evaluation resizes the short side to ``size · 256/224`` first.
         origin: where the list came from, for messages; None where the paths speak for themselves.
+        lines: line of each path in ``origin``; 1, 2, … by default.
 
     >>> files = Files(["a/1.jpg", "b/2.jpg"], root="images")
     >>> len(files), files[1].as_posix(), files.take([1]).names()
@@ -36,20 +38,32 @@ class Files:
     """
 
     def __init__(
-        self, paths: Iterable[str], root: str | Path, size: int = 224, origin: str | None = None, first_line: int = 1
+        self,
+        paths: Iterable[str | bytes],
+        root: str | Path,
+        size: int = 224,
+        origin: str | None = None,
+        lines: Sequence[int] | np.ndarray | None = None,
     ) -> None:
-        encoded = [path.encode("utf-8", "surrogateescape") for path in paths]
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InputError(f"size must be a whole number of pixels, got {size!r}")
         self.root = Path(root)
         self.size = size
         self.origin = origin
-        self._ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
-        self._bytes = np.frombuffer(b"".join(encoded), np.uint8)
-        self._lines = np.arange(first_line, first_line + len(encoded), dtype=np.int32)
+        buffer, ends = bytearray(), array("q")
+        for path in paths:
+            buffer += path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
+            ends.append(len(buffer))
+        self._bytes = np.frombuffer(buffer, np.uint8)
+        self._ends = np.frombuffer(ends, np.int64) if ends else np.zeros(0, np.int64)
+        self._lines = np.asarray(range(1, len(ends) + 1) if lines is None else lines, dtype=np.int32)
 
     def name(self, i: int) -> str:
         """The path as listed, without the root."""
-        start = self._ends[i - 1] if i else 0
-        return self._bytes[start : self._ends[i]].tobytes().decode("utf-8", "surrogateescape")
+        return self._raw(i).decode("utf-8", "surrogateescape")
+
+    def _raw(self, i: int) -> bytes:
+        return self._bytes[self._ends[i - 1] if i else 0 : self._ends[i]].tobytes()
 
     def names(self) -> list[str]:
         return [self.name(i) for i in range(len(self))]
@@ -58,15 +72,17 @@ class Files:
     def paths(self) -> list[Path]:
         return [self[i] for i in range(len(self))]
 
+    def number(self, lines: Sequence[int] | np.ndarray) -> None:
+        """Give the paths their line numbers, where these are known only after reading."""
+        self._lines = np.array(lines, dtype=np.int32)
+
     def where(self, i: int) -> str:
         """How a message names file ``i``: its path, and its line where it came from a list."""
         return str(self[i]) if self.origin is None else f"{self[i]} ({self.origin}, line {self._lines[i]})"
 
-    def take(self, indices: Iterable[int] | Tensor) -> Files:
-        chosen = [int(i) for i in indices]
-        taken = Files((self.name(i) for i in chosen), self.root, self.size, self.origin)
-        taken._lines = self._lines[np.asarray(chosen, dtype=np.int64)]
-        return taken
+    def take(self, indices: Sequence[int] | Tensor) -> Files:
+        chosen = np.asarray(indices, dtype=np.int64)
+        return Files((self._raw(i) for i in chosen), self.root, self.size, self.origin, self._lines[chosen])
 
     def digest(self) -> bytes:
         return hashlib.sha256(self._bytes.tobytes() + self._ends.tobytes()).digest()

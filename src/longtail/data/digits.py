@@ -6,20 +6,14 @@ import numpy as np
 import torch
 
 from ..errors import InputError
-from .dataset import Dataset, Split, fingerprint
-from .profiles import Profile, Source, assemble, check_seed, shuffled_by_class
+from .dataset import Split
+from .profiles import Source, check_seed, shuffled_by_class
 
 TEST_PER_CLASS = 40
-VAL_PER_CLASS = 40
 
 
-def digits_lt(
-    *, profile: Profile = "exp", ratio: float = 50, n_max: int = 130, seed: int | None = None, holdout: float = 0.0
-) -> Dataset:
-    """Real 8×8 handwritten digits as 64 features in [0, 1]: 40 test images a class, EXP from 130 down to 2.
-
-    The test images are the same for every seed and profile.
-    """
+def digits() -> Source:
+    """Real 8×8 handwritten digits as 64 features in [0, 1]; 40 test images a class, always the same ones."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -29,13 +23,10 @@ def digits_lt(
     rest = torch.cat([positions[:-TEST_PER_CLASS] for positions in order]).sort().values
     whole = Split(x, y, torch.arange(len(y)))
     note = f"{len(test)} test images: differences under 3 points of accuracy are noise"
-    source = Source("digits-lt", whole.take(rest), whole.take(test), [str(d) for d in range(10)], notes=(note,))
-    return assemble(
-        source, profile=profile, ratio=ratio, n_max=n_max, seed=seed, holdout=holdout, val_per_class=VAL_PER_CLASS
-    )
+    return Source("digits-lt", whole.take(rest), whole.take(test), [str(d) for d in range(10)], notes=(note,))
 
 
-def moons(*, n: int = 1000, tail: float = 0.05, noise: float = 0.1, seed: int | None = None) -> Dataset:
+def moons(*, n: int = 1000, tail: float = 0.05, noise: float = 0.1, seed: int | None = None) -> Source:
     """Two moons in the plane, the second of which has a share ``tail`` of the ``n`` training points (Figure 1).
 
     Validation (500 points) and test (2,000) are balanced, and drawn from the same distribution.
@@ -60,5 +51,5 @@ def moons(*, n: int = 1000, tail: float = 0.05, noise: float = 0.1, seed: int | 
         splits.append(Split(torch.from_numpy(points).float(), torch.from_numpy(labels).long(), indices))
         start += size
     train, val, test = splits
-    name = f"moons n={n} tail={tail} noise={noise} seed={seed}"  # the points are drawn, so indices alone say nothing
-    return Dataset("moons", train, val, test, ["head", "tail"], fingerprint(name, splits))
+    identity = f"n={n} tail={tail} noise={noise} seed={seed}"  # the points are drawn, so indices alone say nothing
+    return Source("moons", train, test, ["head", "tail"], val, identity=identity)

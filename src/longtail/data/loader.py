@@ -13,8 +13,9 @@ from ..counts import ClassCounts
 from ..errors import InputError, unknown
 from . import augment as augmentation
 from . import samplers
-from .augment import Draw, Step
+from .augment import Draw, Normalise, Step
 from .dataset import Files, Split
+from .files import FileFeed
 
 
 class Batch(NamedTuple):
@@ -44,7 +45,7 @@ class Loader:
         sampler: "instance", "balanced", "sqrt", "progressive" (needs ``epochs``) or "pairs".
         views: augmentations of each sample: inputs become [view 1 of all; view 2 of all], labels and ids repeat.
         augment: "auto", "none", or by name; for in-memory images "crop-flip", "cutout", "autoaugment",
-            "randaugment" and combinations such as "autoaugment+cutout"; for features "noise".
+            "randaugment" and combinations such as "autoaugment+cutout"; for features "noise"; for files "resized-crop".
         workers: processes that read image files; in-memory data needs none.
         counts: only needed where the split lacks some of the classes.
         drop_last: whether an incomplete last batch is left out: by default in training, if there is another.
@@ -89,7 +90,6 @@ class Loader:
         self.views = views if train else 1
         self.rank, self.world_size = (rank, world_size) if train else (0, 1)
         self.device = torch.device(device)
-        self.channels_last = channels_last
         self.global_batch = batch_size * self.world_size
         if train and sampler == "pairs" and self.global_batch % 2:
             raise InputError(f"the pairs sampler needs an even batch size, got {self.global_batch}")
@@ -101,7 +101,16 @@ class Loader:
             raise InputError(f"{total} samples cannot be cut over {self.world_size} ranks")
         drop = train and total > self.global_batch if drop_last is None else drop_last
         self._length = total // self.global_batch if drop else -(-total // self.global_batch)
-        self._feed = _feed(split, augment if train else "none", self.views, self.device, workers, train)
+        normalise = None if split.kind == "features" else Normalise(split, self.device, channels_last)
+        self._feed: TensorFeed | FileFeed
+        if isinstance(split.inputs, Files):
+            assert normalise is not None
+            if train and augment not in ("auto", "resized-crop"):
+                raise unknown("augmentation of image files", augment, ("auto", "resized-crop"))
+            self._feed = FileFeed(split.inputs, normalise, self.device, workers)
+        else:
+            name = augment if train else "none"
+            self._feed = TensorFeed(split.inputs, _steps(split, name, self.views), normalise, self.device)
 
     def __len__(self) -> int:
         return self._length
@@ -112,8 +121,6 @@ class Loader:
         labels = self.split.labels.to(self.device)
         for ids, inputs in self._feed.batches(jobs):
             here = ids.to(self.device, non_blocking=True).repeat(self.views)
-            if self.channels_last and inputs.ndim == 4:
-                inputs = inputs.contiguous(memory_format=torch.channels_last)
             yield Batch(inputs, labels[here], here)
 
     def order(self, e: int) -> Tensor:
@@ -152,16 +159,9 @@ def _rows(draw: Draw, mine: Tensor) -> Draw:
 class TensorFeed:
     """In-memory data, held on the device: a batch is one selection and a few tensor operations."""
 
-    def __init__(self, split: Split, steps: list[Step], device: torch.device) -> None:
-        assert isinstance(split.inputs, Tensor)
-        self.inputs = split.inputs.to(device)
-        self.steps, self.device = steps, device
-        if self.inputs.dtype == torch.uint8:
-            channels = self.inputs.shape[1]
-            mean = torch.tensor(split.mean if split.mean is not None else (0.0,) * channels, device=device)
-            std = torch.tensor(split.std if split.std is not None else (1.0,) * channels, device=device)
-            shape = (1, channels, *(1,) * (self.inputs.ndim - 2))
-            self.scale, self.shift = (1 / (255 * std)).view(shape), (-mean / std).view(shape)
+    def __init__(self, inputs: Tensor, steps: list[Step], normalise: Normalise | None, device: torch.device) -> None:
+        self.inputs = inputs.to(device)
+        self.steps, self.normalise, self.device = steps, normalise, device
 
     def draw(self, n: int, generator: Generator) -> list[Draw]:
         return [step.draw(n, generator) for step in self.steps]
@@ -169,19 +169,18 @@ class TensorFeed:
     def batches(self, jobs: Iterator[Job]) -> Iterator[tuple[Tensor, Tensor]]:
         for job in jobs:
             x = self.inputs.index_select(0, job.ids.to(self.device, non_blocking=True))
-            yield job.ids, torch.cat([self.view(x, draws) for draws in job.views]) if job.views else self.view(x, [])
+            views = [self._view(x, draws) for draws in job.views] or [x]
+            x = views[0] if len(views) == 1 else torch.cat(views)
+            yield job.ids, self.normalise(x) if self.normalise else x.float()
 
-    def view(self, x: Tensor, draws: list[Draw]) -> Tensor:
+    def _view(self, x: Tensor, draws: list[Draw]) -> Tensor:
         for step, draw in zip(self.steps, draws):
             x = step.apply(x, {key: value.to(self.device, non_blocking=True) for key, value in draw.items()})
-        return x.float().mul_(self.scale).add_(self.shift) if x.dtype == torch.uint8 else x.float()
+        return x
 
 
-def _feed(split: Split, augment: str, views: int, device: torch.device, workers: int, train: bool) -> TensorFeed:
-    if isinstance(split.inputs, Files):
-        raise InputError("image files cannot be loaded yet")
+def _steps(split: Split, augment: str, views: int) -> list[Step]:
+    assert isinstance(split.inputs, Tensor)
     if split.kind == "images":
-        steps = augmentation.steps_for_images(augment, split.input_shape, split.mean)
-    else:
-        steps = augmentation.steps_for_features(augment, split.inputs, views)
-    return TensorFeed(split, steps, device)
+        return augmentation.steps_for_images(augment, split.input_shape, split.mean)
+    return augmentation.steps_for_features(augment, split.inputs, views)

@@ -27,6 +27,7 @@ class Source:
     class_names: list[str]
     val: Split | None = None
     notes: tuple[str, ...] = ()
+    identity: str = ""  # what the fingerprint must know beyond indices and labels
 
 
 def exp_profile(n_max: int, num_classes: int, ratio: float) -> list[int]:
@@ -109,7 +110,7 @@ def assemble(
     ratio: float = 100,
     n_max: int | None = None,
     seed: int | None = None,
-    val_per_class: int = 0,
+    val_per_class: int = 20,
     holdout: float = 0.0,
     test_share: float = 0.2,
 ) -> Dataset:
@@ -157,7 +158,7 @@ def assemble(
         val=val,
         test=test,
         class_names=list(source.class_names),
-        fingerprint=fingerprint(source.name, (train, val, test)),
+        fingerprint=fingerprint(f"{source.name} {source.identity}", (train, val, test)),
         notes=notes,
     )
 

@@ -1,0 +1,203 @@
+"""Published list files (``path label`` a line) of ImageNet-LT, Places-LT and iNaturalist 2018."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .dataset import Files, Split
+from .profiles import Source
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One published data set: its lists (train, val or None, test), number of classes, and where to get it."""
+
+    classes: int
+    train: str
+    val: str | None
+    test: str
+    help: tuple[str, str, str]
+
+
+LISTINGS = {
+    "imagenet-lt": Listing(
+        1000, "ImageNet_LT_train.txt", "ImageNet_LT_val.txt", "ImageNet_LT_test.txt",
+        (
+            "imagenet-lt needs the ILSVRC 2012 images (licence at https://image-net.org/download).",
+            "Put them in {folder} as train/n01440764/….JPEG and val/n01440764/….JPEG, in class folders.",
+            "Put ImageNet_LT_train.txt, _val.txt and _test.txt (OpenLongTailRecognition) in {folder} too.",
+        ),
+    ),
+    "places-lt": Listing(
+        365, "Places_LT_train.txt", "Places_LT_val.txt", "Places_LT_test.txt",
+        (
+            "places-lt needs the Places365-Standard images (licence at http://places2.csail.mit.edu/download.html).",
+            "Put them in {folder} as train/airfield/….jpg and val/airfield/….jpg, in class folders.",
+            "Put Places_LT_train.txt, _val.txt and _test.txt (OpenLongTailRecognition) in {folder} too.",
+        ),
+    ),
+    "inat2018": Listing(
+        8142, "iNaturalist18_train.txt", None, "iNaturalist18_val.txt",
+        (
+            "inat2018 needs train_val2018.tar.gz (terms at https://github.com/visipedia/inat_comp/tree/master/2018).",
+            "Unpack it in {folder}, so that {folder}/train_val2018/Plantae/7291/….jpg exists.",
+            "Put train2018.json and val2018.json (or iNaturalist18_train.txt and _val.txt) in {folder} too.",
+        ),
+    ),
+}  # fmt: skip
+
+
+@dataclass
+class Listed:
+    """Paths and labels of one list; ``lines`` are the line numbers, for messages."""
+
+    paths: Files
+    labels: Tensor
+    class_names: dict[int, str]
+
+
+def read_list(path: Path, root: Path, *, size: int = 224, classes: int | None = None) -> Listed:
+    """Read ``path label`` lines, plain or gzipped; a path may hold spaces, blank lines are skipped.
+
+    Half a million lines take about a second: they are streamed into one buffer, never held as Python strings.
+    """
+    labels, lines = array("q"), array("i")
+    names: dict[int, str] = {}
+
+    def stream(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+        for number, line in enumerate(file, 1):
+            line = line.strip()
+            if not line:
+                continue
+            name, _, tail = line.rpartition(b" ")
+            try:
+                label = int(tail)
+            except ValueError:
+                raise InputError(f"{path}, line {number}: {_show(line)} is not 'path label'") from None
+            name = name.strip()
+            if not name:
+                raise InputError(f"{path}, line {number}: {_show(line)} has no path before the label")
+            if label < 0 or (classes is not None and label >= classes):
+                below = f", {classes})" if classes is not None else ", …)"
+                raise InputError(f"{path}, line {number}: label {label} is outside [0{below}")
+            labels.append(label)
+            lines.append(number)
+            if label not in names:
+                names[label] = _class_of(name.decode("utf-8", "replace"))
+            yield name
+
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            files = Files(stream(file), root, size, str(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not len(files):
+        raise InputError(f"{path} is empty: 'path label' lines belong in it")
+    files.number(lines)
+    return Listed(files, torch.from_numpy(np.array(labels, dtype=np.int64)), names)
+
+
+def _class_of(path: str) -> str:
+    """``train/airfield/1.jpg`` → ``airfield``; ``train_val2018/Plantae/7291/a.jpg`` → ``Plantae/7291``."""
+    folders = PurePosixPath(path).parts[:-1]
+    return "/".join(folders[1:] or folders)
+
+
+def _show(line: bytes) -> str:
+    text = line[:60].decode("utf-8", "replace")
+    return repr(text + "…" if len(line) > 60 else text)
+
+
+def read_inat_json(path: Path, root: Path, *, size: int = 224, classes: int | None = None) -> Listed:
+    """iNaturalist's own file: ``images`` (id, file_name), ``annotations`` (image_id, category_id), ``categories``."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON: {error}") from None
+    try:
+        category = {a["image_id"]: a["category_id"] for a in content["annotations"]}
+        images = [(image["file_name"], category[image["id"]]) for image in content["images"]]
+        names = {c["id"]: str(c["name"]) for c in content.get("categories", [])}
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path} is not as iNaturalist 2018 writes it: {error} is missing") from None
+    for name, label in images:
+        if type(label) is not int or label < 0 or (classes is not None and label >= classes):
+            raise InputError(f"{path}: {name} has category {label!r}, outside [0, {classes})")
+    if not images:
+        raise InputError(f"{path} lists no image")
+    labels = torch.tensor([label for _, label in images], dtype=torch.int64)
+    return Listed(Files((name for name, _ in images), root, size), labels, names)
+
+
+def listed(
+    name: str,
+    root: Path,
+    *,
+    lists: str | Path | None = None,
+    images: str | Path | None = None,
+    size: int = 224,
+) -> Source:
+    """One of the published long-tailed data sets.
+
+    Args:
+        lists: folder with the list files; ``root/name`` by default.
+        images: folder that their paths start from; ``root/name`` by default.
+        size: side of the square that the network gets.
+    """
+    listing = LISTINGS[name]
+    folder = root / name
+    at, image_root = Path(lists or folder), Path(images or folder)
+    notes = []
+    splits: dict[str, Split] = {}
+    class_names: dict[int, str] = {}
+    start = 0
+    for key, file in (("train", listing.train), ("val", listing.val), ("test", listing.test)):
+        if file is None:
+            notes.append(f"{name} has no third split: its published validation split is the test split")
+            continue
+        found = _find(name, at, file, folder)
+        reader = read_inat_json if found.suffix == ".json" else read_list
+        content = reader(found, image_root, size=size, classes=listing.classes)
+        _first_exists(name, content.paths, folder)
+        n = len(content.labels)
+        indices = torch.arange(start, start + n)  # one running number over the lists, in the order train, val, test
+        splits[key] = Split(content.paths, content.labels, indices, IMAGENET_MEAN, IMAGENET_STD)
+        class_names = content.class_names | class_names
+        start += n
+    names = [class_names.get(label, str(label)) for label in range(listing.classes)]
+    return Source(name, splits["train"], splits["test"], names, splits.get("val"), tuple(notes))
+
+
+def _find(name: str, at: Path, file: str, folder: Path) -> Path:
+    candidates = [file, file + ".gz"]
+    if name == "inat2018":
+        candidates.append("train2018.json" if "train" in file else "val2018.json")
+    for candidate in candidates:
+        if (at / candidate).is_file():
+            return at / candidate
+    raise InputError(
+        f"{name}: there is no {' or '.join(candidates)} in {at}; `longtail data fetch {name}` says what to get"
+    )
+
+
+def _first_exists(name: str, files: Files, folder: Path) -> None:
+    if not files[0].is_file():
+        raise InputError(
+            f"{name}: there is no image {files.where(0)}; `longtail data fetch {name}` says where images belong"
+        )
