@@ -172,11 +172,12 @@ def choose(
     scores: dict[float, float] = {}
     for value in grid:
         logits = tensor(make(value), "logits")
-        scores[value] = accuracy.summary(logits, labels, _counts_or_ones(counts, logits.shape[-1])).balanced
+        scores[value] = accuracy.summary(logits, labels, counts_or_ones(counts, logits.shape[-1])).balanced
     return Choice(max(scores, key=lambda v: scores[v]), scores)
 
 
-def _counts_or_ones(counts: Any, classes: int) -> ClassCounts:
+def counts_or_ones(counts: Any, classes: int) -> ClassCounts:
+    """Counts to compute balanced accuracy with, which does not depend on them, where none are known."""
     return ClassCounts([1] * classes) if counts is None else class_counts(counts, classes)
 
 

@@ -1,7 +1,138 @@
+"""``longtail posthoc``: what can still be done for a trained model's rare classes, without training."""
+
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from ..evaluate.accuracy import Summary
+    from ..evaluate.predictions import Predictions
+
+_HELD_BACK = "Chosen on the validation part; test labels are used for the table only."
+
 
 def register(app: typer.Typer) -> None:
-    """Commands of this module, on their way."""
+    app.command("posthoc", epilog=_HELD_BACK)(posthoc)
+
+
+def posthoc(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|FILE", help="A run folder, or predictions (.npz, .safetensors).")
+    ],
+    method: Annotated[str, typer.Option(help="tau-norm, logit-adjust, lws, ncm or knn.")],
+    value: Annotated[
+        float | None, typer.Option(help="Set the knob (tau, strength, k) instead of choosing it on validation data.")
+    ] = None,
+    grid: Annotated[str | None, typer.Option(help="Values to choose from, as in 0,0.5,1.")] = None,
+    counts: Annotated[str | None, typer.Option(help="Training counts: 500,210,5 or a file of numbers.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the new predictions here (.npz, .safetensors).")] = None,
+) -> None:
+    """Adjust, normalise or replace the head of a trained model: before and after, by group."""
+    from .. import posthoc as tools
+    from ..errors import InputError, unknown
+    from ..evaluate import accuracy
+    from ..evaluate.predictions import read_counts
+
+    if method not in tools.KNOBS:
+        raise unknown("post-hoc method", method, tools.KNOBS)
+    if value is not None and grid is not None:
+        raise InputError("give --value or --grid, not both: a value that is set is not chosen")
+    if method == "knn" and value is not None and (value < 1 or value != int(value)):
+        raise InputError(f"--value is k for knn, a whole number of at least 1, got {value:g}")
+    if out is not None and out.suffix not in (".npz", ".safetensors"):
+        raise InputError(f"--out must end in .npz or .safetensors, got {out.name!r}")
+    predictions, has_logits = _load(source, None if counts is None else read_counts(counts), method)
+    applied = tools.apply(predictions, method, grid=_numbers(grid), value=value)
+    step = applied.step
+    known = predictions.counts
+    if known is None:
+        typer.echo("Training counts are unknown, so there are no groups" + _PRIOR_NOTE.get(method, "."))
+    if step["knob"] is not None:
+        how = "as set"
+        if predictions.val is not None and step["val"]:
+            how = f"chosen on {len(predictions.val)} validation samples"
+            if method == "lws" and predictions.train is None:
+                how = "scales learnt on the validation part, for want of a training part"
+        typer.echo(f"{method}: {step['knob']} = {step['value']:g} ({how})")
+        if len(step["val"]) > 1:
+            tried = ", ".join(f"{v}: {100 * score:.2f}" for v, score in step["val"].items())
+            typer.echo(f"balanced accuracy on validation data, by {step['knob']}: {tried}")
+    else:
+        typer.echo(f"{method}: nothing to choose")
+    rows: list[tuple[str, Summary]] = []
+    for name in ("val", "test"):
+        old, new = predictions.part(name), applied.predictions.part(name)
+        if old is None or new is None:
+            continue
+        uses = tools.counts_or_ones(known, predictions.num_classes)
+        if has_logits:
+            rows.append((f"{name} before", accuracy.summary(old.logits, old.labels, uses)))
+        rows.append((f"{name} {method}", accuracy.summary(new.logits, new.labels, uses)))
+    if not rows:
+        raise InputError(f"{source} has neither a validation nor a test part to apply {method} to")
+    typer.echo(_table(rows, groups=known is not None))
+    if out is not None:
+        applied.predictions.save(out)
+        typer.echo(f"written to {out}")
+
+
+_PRIOR_NOTE = {"logit-adjust": "; the prior is estimated from the logits."}
+
+
+def _load(source: Path, counts: object, method: str) -> tuple[Predictions, bool]:
+    """Predictions, and whether they hold logits: k-NN and class means work on features alone."""
+    from ..errors import InputError
+    from ..evaluate.predictions import Predictions, read_tensors
+
+    if method in ("knn", "ncm") and source.is_file():
+        import torch
+
+        from ..evaluate.checks import class_labels
+
+        try:
+            tensors = read_tensors(source)
+            if not any(name.endswith("logits") for name in tensors) and "head_weight" not in tensors:
+                if counts is not None:
+                    tensors["counts"] = counts
+                labels = {k: class_labels(v, k) for k, v in tensors.items() if k.endswith("labels") and len(v)}
+                given = tensors.get("counts")
+                c = len(given) if given is not None else 1 + max((int(y.max()) for y in labels.values()), default=0)
+                for name, y in labels.items():
+                    tensors[name.removesuffix("labels") + "logits"] = torch.zeros(1, c).expand(len(y), c)
+                return Predictions.from_tensors(tensors), False
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from None
+    return Predictions.load(source, counts), True
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    from ..errors import InputError
+
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--grid must be numbers separated by commas, as in 0,0.5,1, got {text!r}") from None
+
+
+def _table(rows: list[tuple[str, Summary]], groups: bool) -> str:
+    """Percentages, one line a part before and after."""
+    names = list(rows[0][1].groups) if groups else []
+    heads = [f"{name} ({rows[0][1].groups[name][1]})" for name in names]
+    table = [["", "balanced", *heads, "worst class", "accuracy"]]
+    for label, s in rows:
+        by_group = [s.groups[name][0] for name in names]
+        cells = [f"{100 * v:.2f}" if v is not None else "no classes" for v in by_group]
+        table.append(
+            [label, f"{100 * s.balanced:.2f}", *cells, f"{100 * s.worst.accuracy:.2f}", f"{100 * s.accuracy:.2f}"]
+        )
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths))) for r in table]
+    lacking = {label.split()[0]: s for label, s in rows if s.evaluated < s.counts.num_classes}
+    for part, s in lacking.items():
+        lines.append(f"{part}: means over the {s.evaluated} of {s.counts.num_classes} classes that have samples there")
+    return "\n".join(lines)

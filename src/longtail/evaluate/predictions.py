@@ -8,13 +8,15 @@ A file of predictions is ``.safetensors`` or ``.npz`` (read without pickle) with
 ``{train,val,test}_embeddings``                  optional, floats (N, K)
 ``logits``, ``labels``, ``embeddings``           short for ``test_…``: the least a file from elsewhere holds
 ``counts``                                       optional, (C,): training samples a class; else from ``train_labels``
-``head_weight``, ``head_bias``                   optional, (C, K) and (C,): the last layer, for τ-normalisation
+``head_weight``, ``head_bias``                   optional, (C, K) and (C,): the last layer, for τ-normalisation; with
+                                                 embeddings, logits may be left out
 ===============================================  ==================================================================
 """
 
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from torch import Tensor
 
 from ..counts import ClassCounts
 from ..errors import InputError
-from .checks import class_counts, class_labels, matrix
+from .checks import class_counts, class_labels, compute_dtype, matrix
 
 PARTS = ("train", "val", "test")
 _FIELDS = ("logits", "labels", "embeddings")
@@ -129,6 +131,8 @@ class Predictions:
             found = {field: named[f"{part}_{field}"] for field in _FIELDS if f"{part}_{field}" in named}
             if not found:
                 continue
+            if "logits" not in found and "embeddings" in found and "head_weight" in named:
+                found["logits"] = _head_logits(found["embeddings"], named["head_weight"], named.get("head_bias"), part)
             for field in ("logits", "labels"):
                 if field not in found:
                     raise InputError(f"{part}_{next(iter(found))} are there, but {part}_{field} are not")
@@ -177,11 +181,9 @@ class Predictions:
         if path.is_dir():
             return _load_run(path, counts)
         try:
-            tensors: dict[str, Any] = dict(_read(path))
+            tensors = read_tensors(path)
             if counts is not None:
                 tensors["counts"] = counts
-            elif "counts" in tensors:
-                tensors["counts"] = ClassCounts(tensors["counts"])
             return cls.from_tensors(tensors)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
@@ -202,7 +204,32 @@ def _load_run(path: Path, counts: Any) -> Predictions:
     return Predictions.load(file, counts)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _head_logits(embeddings: Any, weight: Any, bias: Any, part: str) -> Tensor:
+    x = matrix(embeddings, f"{part}_embeddings")
+    w = matrix(weight, "head_weight", x.shape[1])
+    logits = x.to(compute_dtype(x)) @ w.to(compute_dtype(x)).T
+    return logits if bias is None else logits + torch.as_tensor(bias).to(logits.dtype)
+
+
+def read_counts(text: str | Path) -> ClassCounts:
+    """Training counts as the command line takes them: ``500,210,5``, or a file of numbers (JSON list, or separated by
+    commas, blanks or lines).
+
+    >>> read_counts("500,210,5")
+    ClassCounts([500, 210, 5])
+    """
+    text = str(text)
+    path = Path(text)
+    try:
+        content = path.read_text(encoding="utf-8") if path.is_file() else text
+        return ClassCounts(np.array([float(part) for part in re.split(r"[\s,;\[\]]+", content) if part]))
+    except (OSError, ValueError) as error:
+        reason = str(error) if isinstance(error, InputError) else "that is neither a file nor whole numbers"
+        raise InputError(f"cannot read training counts from {text!r}: {reason}; write 500,210,5 or a file") from None
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """The arrays of a ``.safetensors`` or ``.npz`` file by name, unchecked."""
     if not path.is_file():
         raise InputError("there is no such file or run folder")
     if path.suffix == ".safetensors":
