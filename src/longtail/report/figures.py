@@ -11,10 +11,11 @@ input.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib as mpl
 import numpy as np
@@ -49,6 +50,19 @@ _RC: Any = {
 }
 _DPI = 160
 
+F = TypeVar("F", bound=Callable[..., Figure])
+
+
+def _styled(make: F) -> F:
+    """Run a figure's function under our settings, and leave matplotlib's as they were."""
+
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> Figure:
+        with mpl.rc_context(_RC):
+            return make(*args, **kwargs)
+
+    return made  # type: ignore[return-value]
+
 
 def save(figure: Figure, stem: str | Path) -> list[Path]:
     """Write ``stem.png``, ``stem.svg`` and ``stem.pdf``; returns the three paths."""
@@ -58,6 +72,8 @@ def save(figure: Figure, stem: str | Path) -> list[Path]:
     # no time of writing in the files: the same figure gives the same bytes
     stamps: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with mpl.rc_context(_RC):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, not again for every format
         for kind, metadata in stamps.items():
             path = stem.with_name(f"{stem.name}.{kind}")
             figure.savefig(path, format=kind, dpi=_DPI, metadata=metadata)
@@ -65,6 +81,7 @@ def save(figure: Figure, stem: str | Path) -> list[Path]:
     return written
 
 
+@_styled
 def two_moons(data: Points | None, embeddings: Mapping[str, Points], class_names: Sequence[str] = ()) -> Figure:
     """Figure 1: the training data (where given) and the two-dimensional embeddings of each method."""
     panels = ([("Training data", data)] if data is not None else []) + list(embeddings.items())
@@ -95,6 +112,7 @@ def two_moons(data: Points | None, embeddings: Mapping[str, Points], class_names
     return figure
 
 
+@_styled
 def group_accuracy(
     accuracy: Mapping[str, Mapping[str, float | None]],
     classes: Mapping[str, int],
@@ -152,25 +170,24 @@ def group_accuracy(
     return figure
 
 
+@_styled
 def margin_distributions(
     curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Mapping[str, Style] | None = None
 ) -> Figure:
     """Figure 3: density of the logit margin γ(x, y) = f_y(x) − max f_y'(x), one panel a label (the outer key)."""
-    figure = _densities(curves, f"margin γ(x, y) in logits, {split} samples", looks, title)
+    figure = _densities(curves, _margin_axis(split), looks, title)
     for ax in figure.axes:
         ax.axvline(0, color="#222222", linewidth=0.8, linestyle=":")
-    figure.axes[0].annotate(
-        "wrong ← 0 → right", (0, 1.0), xycoords=("data", "axes fraction"), fontsize=7, ha="center", va="bottom"
-    )
-    figure.axes[0].title.set_position((0.5, 1.06))
     return figure
 
 
+@_styled
 def dmax_distributions(curves: Mapping[str, Curves], *, title: str = "", looks: Any = None) -> Figure:
     """Figure 4: density of the largest distance to a sample of the same class, over the largest norm; training data."""
     return _densities(curves, "d_max(x) / max ‖Φ‖, training samples", looks, title, low=0.0)
 
 
+@_styled
 def margin_cdfs(
     curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Mapping[str, Style] | None = None
 ) -> Figure:
@@ -189,7 +206,7 @@ def margin_cdfs(
             )
         ax.axvline(0, color="#222222", linewidth=0.8, linestyle=":")
         ax.set_title(panel)
-        ax.set_xlabel(f"margin γ(x, y) in logits, {split} samples")
+        ax.set_xlabel(_margin_axis(split))
         ax.set_ylim(0, 1)
     axes[0].set_ylabel("share of samples below")
     figure.suptitle(title, fontsize=10)
@@ -197,6 +214,7 @@ def margin_cdfs(
     return figure
 
 
+@_styled
 def tsne(panels: Mapping[str, Points], class_group: Sequence[str], *, title: str = "") -> Figure:
     """Figure 5: t-SNE of training embeddings, one panel a method; hue and marker say the group, shade the class."""
     figure, axes = _panels(len(panels), height=3.2)
@@ -227,6 +245,7 @@ def tsne(panels: Mapping[str, Points], class_group: Sequence[str], *, title: str
     return figure
 
 
+@_styled
 def sensitivity(
     sweeps: Mapping[str, Mapping[str, Sequence[Any]]],
     *,
@@ -261,6 +280,10 @@ def sensitivity(
     return figure
 
 
+def _margin_axis(split: str) -> str:
+    return f"margin γ in logits (below 0: wrong), {split} samples"
+
+
 def _panels(
     count: int, *, height: float, width: float | None = None, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
@@ -268,10 +291,9 @@ def _panels(
     count = max(count, 1)
     columns = min(count, 3)
     rows = math.ceil(count / columns)
-    with mpl.rc_context(_RC):
-        figure = Figure(figsize=(width or max(3.3 * columns, 4.2), height * rows + 0.5), layout="constrained")
-        FigureCanvasAgg(figure)
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=sharey)
+    figure = Figure(figsize=(width or max(3.3 * columns, 4.2), height * rows + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=sharey)
     axes = list(grid.flat)
     for spare in axes[count:]:
         spare.remove()

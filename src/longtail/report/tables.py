@@ -104,11 +104,11 @@ class Table:
         body = []
         for row in self.rows:
             cells = []
-            for cell in row:
-                numeric = cell is not None and not isinstance(cell, str)
-                shown = html.escape(text(cell))
+            for column, cell in zip(self.columns, row):
+                kind = _kind(column, cell)
+                look = f' class="{kind}"' if kind else ""
                 value = f' data-v="{html.escape(str(raw(cell)), quote=True)}"' if self.sortable else ""
-                cells.append(f"<td{' class=num' if numeric else ''}{value}>{shown}</td>")
+                cells.append(f"<td{look}{value}>{html.escape(text(cell))}</td>")
             body.append(f"<tr>{''.join(cells)}</tr>")
         kind = ' class="sortable"' if self.sortable else ""
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
@@ -116,6 +116,17 @@ class Table:
             f'<div class="scroll"><table id="{self.slug}"{kind}><thead><tr>{head}</tr></thead>'
             f"<tbody>{''.join(body)}</tbody></table></div>{note}"
         )
+
+
+def _kind(column: str, cell: Cell) -> str:
+    """How a cell is set: the class that the page's style sheet knows."""
+    if not isinstance(cell, str):
+        return "" if cell is None else "num"
+    if column == "Verdict":
+        return next((word for word in ("confirmed", "contradicted") if cell.startswith(word)), "muted")
+    if column == "Command":
+        return "code"
+    return "muted" if cell in ("not run", "no classes") else ""
 
 
 def results(data: DataSet) -> Table:
