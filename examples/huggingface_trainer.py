@@ -47,12 +47,12 @@ def main() -> None:
     def compute_loss(outputs: dict, labels: torch.Tensor, num_items_in_batch: object = None) -> torch.Tensor:
         return criterion((outputs["logits"], outputs["embeddings"]), labels)
 
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = ViTConfig(image_size=8, patch_size=2, num_channels=1, num_labels=data.num_classes, **size)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            folder, num_train_epochs=40, per_device_train_batch_size=64, per_device_eval_batch_size=100,
-            learning_rate=3e-3, save_strategy="no", report_to="none", use_cpu=True, disable_tqdm=True,
+            folder, num_train_epochs=100, per_device_train_batch_size=64, per_device_eval_batch_size=100,
+            learning_rate=2e-3, save_strategy="no", report_to="none", use_cpu=True, disable_tqdm=True,
             label_names=["labels"], logging_strategy="no",
         )  # fmt: skip
         model = WithEmbeddings(ViTForImageClassification(config))

@@ -1,8 +1,8 @@
 """The documentation is true: its code runs, its commands exist, its cards name every method and knob.
 
 Python blocks of a page run in order and share their names. Lines of shell blocks that call `longtail` run in order in
-the same folder, with one epoch and one seed; after `<!-- test: parse -->` they are only checked for commands and options
-that exist, because they need data or machines that a test has not got.
+the same folder, with one epoch and one seed; after `<!-- test: parse -->` they are only checked for commands and
+options that exist, because they need data or machines that a test has not got.
 """
 
 import re
