@@ -1,4 +1,4 @@
-"""`longtail train`, `compare` and `sweep`."""
+"""`longtail train`; `compare` and `sweep` are registered with it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,33 @@ from typing import Annotated, Any
 
 import typer
 
-Data = Annotated[str, typer.Option("--data", help="Built-in data, or the path of a folder, a CSV or features.")]
-Root = Annotated[str, typer.Option("--root", help="Folder that downloaded data lies in.")]
-Options = Annotated[list[str] | None, typer.Option("--option", help="Option of the data, as name=value; repeatable.")]
-Knobs = Annotated[list[str] | None, typer.Option("--set", help="Knob of the method, as name=value; repeatable.")]
-RecipeName = Annotated[str | None, typer.Option("--recipe", help="Recipe by name; the data's own by default.")]
-Model = Annotated[str | None, typer.Option("--model", help="Model by name, or package.module:factory.")]
-Epochs = Annotated[int | None, typer.Option("--epochs", help="Length; warm-up and milestones in proportion.")]
-BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Samples a step, of all processes together.")]
-Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate after warm-up.")]
-Clip = Annotated[float | None, typer.Option("--clip", help="Largest gradient norm.")]
-Ema = Annotated[
-    float | None, typer.Option("--ema", help="Decay of an average of the weights, which is then the result.")
-]
-Augment = Annotated[str | None, typer.Option("--augment", help="Augmentation by name.")]
-Precision = Annotated[str | None, typer.Option("--precision", help="fp32, bf16, or auto: bf16 where it helps.")]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1; a GPU where there is one.")]
-Workers = Annotated[int, typer.Option("--workers", help="Processes that read image files.")]
-Compile = Annotated[bool, typer.Option("--compile", help="Compile the network with torch.compile.")]
+from .compare import compare, sweep
+from .options import (
+    Augment,
+    BatchSize,
+    Clip,
+    Compile,
+    Data,
+    Device,
+    Ema,
+    Epochs,
+    Knobs,
+    Model,
+    Options,
+    Precision,
+    Rate,
+    RecipeName,
+    Root,
+    Workers,
+    pairs,
+    plain_pairs,
+)
 
 
 def register(app: typer.Typer) -> None:
     app.command("train")(train)
+    app.command("compare")(compare)
+    app.command("sweep")(sweep)
 
 
 def train(
@@ -68,7 +73,7 @@ def train(
 
     if resume and force:
         raise InputError("--resume goes on with a run and --force starts it again: give one of them")
-    from ..engine.job import Job
+    from ..engine.settings import Job
 
     job = Job(
         method, data=data, root=root, options=plain_pairs(option, "--option"), seed=seed,
@@ -120,31 +125,3 @@ def _say_result(path: Any) -> None:
     test = json.loads((path / "summary.json").read_text())["test"]
     groups = [f"{k} {100 * g['accuracy']:.1f}" for k, g in test["groups"].items() if g["accuracy"] is not None]
     typer.echo(f"balanced test accuracy {100 * test['balanced']:.2f} % ({', '.join(groups)})", err=True)
-
-
-def pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
-    """name=value pairs of a repeatable option."""
-    from ..errors import InputError
-
-    found: dict[str, str] = {}
-    for text in given or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise InputError(f"{option} takes name=value, got {text!r}")
-        if name in found:
-            raise InputError(f"{option} {name} is given twice")
-        found[name] = value
-    return found
-
-
-def plain_pairs(given: Sequence[str] | None, option: str) -> dict[str, Any]:
-    """The same with values as numbers, true, false, null or lists where they read as such."""
-    import json
-
-    def read(value: str) -> Any:
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-
-    return {name: read(value) for name, value in pairs(given, option).items()}

@@ -1,7 +1,7 @@
 """Checkpoints: tensors as safetensors with the rest as JSON in its header, a checksum beside it, no pickle.
 
-``checkpoints/000001200.safetensors`` is the state after 1200 steps and ``000001200.json`` its SHA-256 and size. Both are
-written beside their place and renamed, the checksum last, so that a process that dies at any moment leaves the last two
+``checkpoints/000001200.safetensors`` is the state after 1200 steps and ``000001200.json`` its SHA-256 and size. Both
+are written beside their place and renamed, the checksum last, so that a process that dies at any moment leaves the last
 good ones as they were. What does not match its checksum is not read.
 """
 

@@ -79,10 +79,10 @@ def choose_precision(asked: str, model: nn.Module, device: torch.device) -> Lite
 def has_bf16(device: torch.device) -> bool:
     """Whether the processor computes in bf16 itself; where it is emulated, a step takes ten times as long."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "cpu":
         probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        return any(getattr(torch.cpu, probe, bool)() for probe in probes)
+        return any(bool(getattr(torch.cpu, probe, bool)()) for probe in probes)
     return False
 
 

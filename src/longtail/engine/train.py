@@ -1,8 +1,8 @@
 """The only training loop: batch → net → Outputs → Objective → SGD, stage by stage through a plan.
 
 Everything random is a function of (seed, stage, epoch, step): batches come from ``Loader.epoch(e, start)``, and the
-generator that dropout draws from is seeded before every step. So a checkpoint needs no generator's state, and a run that
-was interrupted between any two steps goes on to the same bits.
+generator that dropout draws from is seeded before every step. So a checkpoint needs no generator's state, and a run
+that was interrupted between any two steps goes on to the same bits.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Watcher(Protocol):
     def epoch(self, row: dict[str, Any]) -> None: ...
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818
     """The run was asked to stop; its state is saved where there is a place for it."""
 
     def __init__(self, signal: int) -> None:
@@ -152,7 +152,7 @@ class Trainer:
         self.seed, self.device, self.compile, self.workers, self.ranks = seed, device, compile, workers, ranks
         self.watchers = watchers
         self.bf16 = choose_precision(precision or recipe.precision, model, device) == "bf16"
-        self.channels_last = convolves(model) and (self.bf16 or device.type == "cuda")
+        self.channels_last = convolves(model)
         if self.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.epochs = plan.epochs(recipe.epochs)
@@ -181,7 +181,7 @@ class Trainer:
         """Set up a stage; what changes the model or the objective happens only where it begins."""
         stage, begins = self.plan.stages[index], (self.at.epoch, self.at.step) == (0, 0)
         restart = stage.restart or index == 0
-        self.objective = stage.objective.to(self.device)
+        self.objective = stage.objective.to(self.device).train()
         self.objective.distributed = self.ranks.world > 1
         if begins and stage.reset_head:
             self._reset_head(index)
@@ -261,7 +261,7 @@ class Trainer:
         self.ranks.tensor_from_first(means)
         for _, term in stage.objective.weighted:
             if hasattr(term, "set_centroids"):
-                term.set_centroids(means)
+                term.set_centroids(means)  # type: ignore[operator]
 
     # -- one epoch, one step ----------------------------------------------------------------------------------------
 
@@ -338,8 +338,8 @@ class Trainer:
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise RunError(
-                    f"{name} holds values that are not finite after step {self.at.done}: a lower --lr may help, and the "
-                    "last good checkpoint is kept"
+                    f"{name} holds values that are not finite after step {self.at.done}: a lower --lr may help, and "
+                    "the last good checkpoint is kept"
                 )
         self.save(self.at.done, encode(tensors, {"format": 1, "at": asdict(self.at), "sums": self.sums.data()}))
 

@@ -1,0 +1,253 @@
+"""`longtail compare` and `longtail sweep`: many runs, one table."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import InputError, RunError
+from .options import (
+    Augment,
+    BatchSize,
+    Clip,
+    Compile,
+    Data,
+    Device,
+    Ema,
+    Epochs,
+    Knobs,
+    Model,
+    Options,
+    Precision,
+    Rate,
+    RecipeName,
+    Root,
+    Workers,
+    pairs,
+    plain_pairs,
+)
+
+if TYPE_CHECKING:
+    from ..engine.pool import Outcome
+    from ..engine.settings import Job
+
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Runs at a time; one a core by default, at most 4.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Runs of each, with seeds 0, 1, …")]
+Out = Annotated[str, typer.Option("--out", help="Folder for the runs and the report.")]
+GROUPS = ("head", "torso", "tail")
+
+
+def compare(
+    data: Data = "digits-lt",
+    methods: Annotated[str, typer.Option("--methods", help="Methods, separated by commas.")] = "ce,logadj,elm",
+    seeds: Seeds = 5,
+    jobs: Jobs = None,
+    root: Root = "data",
+    option: Options = None,
+    recipe: RecipeName = None,
+    model: Model = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: Rate = None,
+    clip: Clip = None,
+    ema: Ema = None,
+    augment: Augment = None,
+    precision: Precision = None,
+    device: Device = None,
+    workers: Workers = 0,
+    compile: Compile = False,
+    out: Out = "runs",
+    force: Annotated[bool, typer.Option("--force", help="Run again what is finished.")] = False,
+) -> None:
+    """Train methods side by side: mean ± standard deviation over seeds, and a report.
+
+    Finished runs are reused and unfinished ones go on, so the same command after an interruption loses nothing.
+    """
+    from ..engine.settings import Job
+
+    names = [name for name in methods.split(",") if name]
+    if not names:
+        raise InputError("--methods needs at least one method, such as ce,logadj,elm")
+    if len(set(names)) < len(names):
+        raise InputError(f"--methods names a method twice: {methods}")
+    base = Job(
+        names[0], data=data, root=root, options=plain_pairs(option, "--option"), recipe=recipe, model=model,
+        epochs=epochs, batch_size=batch_size, lr=lr, clip=clip, ema=ema, augment=augment, precision=precision,
+        device=device, workers=workers, compile=compile, under=out, resume=not force, force=force,
+    )  # fmt: skip
+    # Seed by seed, so that an interrupted comparison has something of every method
+    todo = [replace(base, method=name, seed=seed) for seed in range(seeds) for name in names]
+    outcomes = _run(todo, jobs)
+    _table(f"{data}, balanced test accuracy in %", _by(outcomes, names, lambda job: job.method), "method")
+    if data == "digits-lt":
+        typer.echo("digits-lt has 400 test images: differences under 3 points are noise.")
+    _report(outcomes, Path(out))
+    _fail_if_any(outcomes)
+
+
+def sweep(
+    method: Annotated[str, typer.Argument(help="A method: longtail methods lists them.")],
+    grid: Annotated[list[str], typer.Option("--grid", help="Knob and values, as lam=0,0.001,0.01; repeatable.")],
+    data: Data = "digits-lt",
+    seeds: Seeds = 3,
+    jobs: Jobs = None,
+    root: Root = "data",
+    option: Options = None,
+    knobs: Knobs = None,
+    recipe: RecipeName = None,
+    model: Model = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: Rate = None,
+    device: Device = None,
+    precision: Precision = None,
+    out: Out = "runs",
+    force: Annotated[bool, typer.Option("--force", help="Run again what is finished.")] = False,
+) -> None:
+    """Train one method over a grid of knobs; the best is chosen on validation data, test is only shown."""
+    from ..engine.settings import Job
+
+    axes = {name: [v for v in values.split(",") if v] for name, values in pairs(grid, "--grid").items()}
+    for name, values in axes.items():
+        if not values or len(set(values)) < len(values):
+            raise InputError(f"--grid {name} needs different values, separated by commas")
+    fixed = pairs(knobs, "--set")
+    if both := [name for name in axes if name in fixed]:
+        raise InputError(f"{both[0]} is given by --grid and by --set: give it once")
+    base = Job(
+        method, data=data, root=root, options=plain_pairs(option, "--option"), recipe=recipe, model=model,
+        epochs=epochs, batch_size=batch_size, lr=lr, device=device, precision=precision, under=out,
+        resume=not force, force=force,
+    )  # fmt: skip
+    points = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
+    todo = [replace(base, seed=s, knobs={**fixed, **point}) for s in range(seeds) for point in points]
+    outcomes = _run(todo, jobs)
+    rows = {_name(point): [] for point in points}  # type: dict[str, list[dict[str, Any]]]
+    for outcome in outcomes:
+        if outcome.path is not None:
+            point = {name: outcome.job.knobs[name] for name in axes}
+            rows[_name(point)].append(_summary(outcome.path))
+    _sweep_table(f"{method} on {data}, balanced accuracy in %", rows)
+    _report(outcomes, Path(out))
+    _fail_if_any(outcomes)
+
+
+def _name(point: dict[str, str]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in point.items())
+
+
+def _run(todo: Sequence[Job], jobs: int | None) -> list[Outcome]:
+    """Do the runs, with a bar on a terminal and a line a run elsewhere."""
+    import sys
+
+    from ..engine.pool import cores, run_all
+
+    at_a_time = min(jobs or min(cores(), 4), len(todo))
+    if not sys.stderr.isatty():
+        return run_all(todo, at_a_time, on_done=lambda i, outcome: typer.echo(_line(i, len(todo), outcome), err=True))
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{len(todo)} runs, {at_a_time} at a time", total=len(todo))
+
+        def done(index: int, outcome: Outcome) -> None:
+            bar.advance(task)
+            bar.console.print(_line(index, len(todo), outcome), highlight=False, markup=False)
+
+        def epoch(index: int, number: int) -> None:
+            job = todo[index]
+            bar.update(task, description=f"{job.method} seed {job.seed}, epoch {number}")
+
+        return run_all(todo, at_a_time, on_done=done, on_epoch=epoch)
+
+
+def _line(index: int, total: int, outcome: Outcome) -> str:
+    job = outcome.job
+    name = f"[{index + 1}/{total}] {job.method} seed {job.seed}" + "".join(f" {k}={v}" for k, v in job.knobs.items())
+    if outcome.path is None:
+        return f"{name}: failed: {outcome.error}"
+    return f"{name}: {100 * _summary(outcome.path)['test']['balanced']:.2f} %  {outcome.path}"
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    return summary
+
+
+def _by(
+    outcomes: Sequence[Outcome], names: Sequence[str], key: Callable[[Job], str]
+) -> dict[str, list[dict[str, Any]]]:
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for outcome in outcomes:
+        if outcome.path is not None:
+            rows[key(outcome.job)].append(_summary(outcome.path))
+    return rows
+
+
+def spread(values: Sequence[float | None]) -> str:
+    """Mean ± standard deviation (of the sample) in percent.
+
+    >>> spread([0.5, 0.52]), spread([0.5]), spread([None, None])
+    ('51.00 ± 1.41', '50.00', '—')
+    """
+    known = [100 * v for v in values if v is not None and math.isfinite(v)]
+    if not known:
+        return "—"
+    return f"{mean(known):.2f}" + (f" ± {stdev(known):.2f}" if len(known) > 1 else "")
+
+
+def _table(title: str, rows: dict[str, list[dict[str, Any]]], first: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(first, "runs", "balanced", *GROUPS, title=title, title_justify="left")
+    for name, summaries in rows.items():
+        tests = [s["test"] for s in summaries]
+        groups = [spread([t["groups"][g]["accuracy"] for t in tests]) for g in GROUPS]
+        table.add_row(name, str(len(tests)), spread([t["balanced"] for t in tests]), *groups)
+    Console().print(table)
+
+
+def _sweep_table(title: str, rows: dict[str, list[dict[str, Any]]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    has_val = all(s["val"] is not None for summaries in rows.values() for s in summaries)
+    scores = {name: mean(s["val"]["balanced"] for s in found) for name, found in rows.items() if found and has_val}
+    best = max(scores, key=lambda name: scores[name]) if scores else None
+    table = Table("setting", "runs", "val (chooses)", "test (only shown)", "", title=title, title_justify="left")
+    for name, summaries in rows.items():
+        val = spread([s["val"]["balanced"] for s in summaries]) if has_val else "—"
+        test = spread([s["test"]["balanced"] for s in summaries])
+        table.add_row(name, str(len(summaries)), val, test, "← chosen on val" if name == best else "")
+    Console().print(table)
+    if not has_val:
+        typer.echo("There is no validation data, so nothing is chosen: --option holdout=0.1 takes some from training.")
+
+
+def _report(outcomes: Sequence[Outcome], out: Path) -> None:
+    paths = [outcome.path for outcome in outcomes if outcome.path is not None]
+    if paths:
+        from ..report.html import build
+
+        typer.echo(f"report: {build(paths, out / 'report')}")
+
+
+def _fail_if_any(outcomes: Sequence[Outcome]) -> None:
+    failed = [outcome for outcome in outcomes if outcome.path is None]
+    if not failed:
+        return
+    reasons = list(dict.fromkeys(outcome.error for outcome in failed))
+    message = f"{len(failed)} of {len(outcomes)} runs failed: {'; '.join(reasons)}"
+    if len(failed) == len(outcomes) and all(outcome.mistake for outcome in failed):
+        raise InputError(reasons[0] if len(reasons) == 1 else message)
+    raise RunError(message)

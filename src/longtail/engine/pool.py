@@ -1,0 +1,137 @@
+"""Many runs in a few worker processes; one that fails, or dies with its process, does not take the others with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from .settings import Job
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: its folder, or why there is none; ``mistake`` if the settings were wrong."""
+
+    job: Job
+    path: Path | None
+    error: str = ""
+    mistake: bool = False
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def run_all(
+    jobs: Sequence[Job],
+    workers: int,
+    *,
+    on_done: Callable[[int, Outcome], None] = lambda index, outcome: None,
+    on_epoch: Callable[[int, int], None] = lambda index, epoch: None,
+) -> list[Outcome]:
+    """Do all jobs, ``workers`` at a time with the cores shared among them; outcomes in the order of the jobs.
+
+    ``on_done`` and ``on_epoch`` are called from this thread, with the job's place in the list.
+    """
+    workers = max(1, min(workers, len(jobs)))
+    threads = max(1, cores() // workers)
+    todo: queue.Queue[int] = queue.Queue()
+    for index in range(len(jobs)):
+        todo.put(index)
+    news: queue.Queue[tuple[int, Outcome | int]] = queue.Queue()
+    lines = [threading.Thread(target=_serve, args=(jobs, todo, news, threads), daemon=True) for _ in range(workers)]
+    for line in lines:
+        line.start()
+    outcomes: dict[int, Outcome] = {}
+    while len(outcomes) < len(jobs):
+        index, what = news.get()
+        if isinstance(what, Outcome):
+            outcomes[index] = what
+            on_done(index, what)
+        else:
+            on_epoch(index, what)
+    for line in lines:
+        line.join()
+    return [outcomes[index] for index in range(len(jobs))]
+
+
+def _serve(jobs: Sequence[Job], todo: queue.Queue[int], news: queue.Queue[Any], threads: int) -> None:
+    """Feed one worker until nothing is left; a worker that died is replaced."""
+    worker: _Worker | None = None
+    while True:
+        try:
+            index = todo.get_nowait()
+        except queue.Empty:
+            break
+        if worker is None:
+            worker = _Worker(threads)
+        job = jobs[index]
+
+        def epoch(number: int, index: int = index) -> None:
+            news.put((index, number))
+
+        try:
+            outcome = worker.run(job, epoch)
+        except _WorkerDied as error:
+            outcome, worker = Outcome(job, None, str(error)), None
+        news.put((index, outcome))
+    if worker is not None:
+        worker.close()
+
+
+class _WorkerDied(Exception):  # noqa: N818
+    pass
+
+
+class _Worker:
+    def __init__(self, threads: int) -> None:
+        number = str(threads)
+        environment = {**os.environ, "OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number}
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "longtail.engine.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment,
+        )  # fmt: skip
+
+    def run(self, job: Job, on_epoch: Callable[[int], None]) -> Outcome:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(job.to_dict()) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise self._death() from None
+        for line in self.process.stdout:
+            said = json.loads(line)
+            if said["kind"] == "epoch":
+                on_epoch(said["epoch"])
+            elif said["kind"] == "done":
+                return Outcome(job, Path(said["path"]))
+            elif said["kind"] == "failed":
+                return Outcome(job, None, said["error"], said["mistake"])
+        raise self._death()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.errors.close()
+
+    def _death(self) -> _WorkerDied:
+        code = self.process.wait()
+        self.errors.seek(0)
+        last = self.errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return _WorkerDied(f"its process ended with {how}{': ' + last[0] if last else ''}")
