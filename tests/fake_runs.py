@@ -46,7 +46,9 @@ def predictions(
 
 
 @lru_cache(maxsize=64)
-def _summary(method: str, counts: tuple[int, ...], seed: int, dim: int, test_each: int, tight: float, tsne: bool) -> str:
+def _summary(
+    method: str, counts: tuple[int, ...], seed: int, dim: int, test_each: int, tight: float, tsne: bool
+) -> str:
     made = predictions(method, counts, seed, dim, test_each, tight)
     return json.dumps(summarise(made, ClassCounts(counts), tsne=tsne))
 

@@ -1,7 +1,101 @@
+"""``longtail report`` and ``longtail evaluate``: from run folders, or a file of predictions, to tables and figures."""
+
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from ..report.runs import Run
+
 
 def register(app: typer.Typer) -> None:
-    """Commands of this module, on their way."""
+    app.command("report")(report)
+    app.command("evaluate")(evaluate)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Run folders, or folders of them.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the page, tables and figures.")] = Path("report"),
+    docs: Annotated[
+        Path | None, typer.Option("--docs", metavar="FILE", help="Also write a page of results in Markdown.")
+    ] = None,
+) -> None:
+    """Make one page of tables, figures and the paper's claims from any mixture of runs; its path is printed last.
+
+    Folders that are no finished run, or come from a newer version, are named and skipped.
+    """
+    from ..report import html
+    from ..report.runs import find
+
+    found = find(runs)
+    for skipped in found.skipped:
+        typer.echo(f"warning: {skipped}", err=True)
+    made = html.write(found, out)
+    if docs is not None:
+        html.write_docs(made, docs)
+        typer.echo(str(docs))
+    typer.echo(str(made.index))
+
+
+def evaluate(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|FILE", help="A run folder, or predictions (.npz, .safetensors).")
+    ],
+    counts: Annotated[
+        str | None, typer.Option("--counts", help="Training samples a class: 500,210,5 or a file of numbers.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for a page, tables and figures.")] = None,
+) -> None:
+    """Accuracy by group, embeddings and theory of a run, or of any model whose predictions are in a file.
+
+    A file holds `logits` (N, C) and `labels` (N,) of the test samples, if possible `embeddings` (N, K), the same of the
+    training samples as `train_logits`, `train_labels`, `train_embeddings`, and `counts` (C,).
+    """
+    from ..errors import InputError
+    from ..report import details, html, tables
+    from ..report.grouping import datasets
+    from ..report.runs import Found
+
+    if not source.exists():
+        raise InputError(f"{source} does not exist: give a run folder, or a file of predictions (.npz, .safetensors)")
+    if source.is_dir() and counts is not None:
+        raise InputError("--counts is for files of predictions: a run folder has its own")
+    run = _run(source) if source.is_dir() else _foreign(source, counts)
+    (data,) = datasets([run])
+    for table in (tables.breakdown(data), details.embeddings(data), details.alive(data), details.theory(data)):
+        if table is not None:
+            typer.echo(f"{table.title}\n\n{table.plain()}")
+    if out is not None:
+        typer.echo(str(html.write(Found([run], []), out).index))
+
+
+def _run(folder: Path) -> Run:
+    from ..errors import InputError
+    from ..report.runs import UnreadableError, read
+
+    try:
+        return read(folder)
+    except UnreadableError as error:
+        raise InputError(f"{folder} cannot be evaluated: {error}") from None
+
+
+def _foreign(path: Path, counts: str | None) -> Run:
+    """A file of predictions as a run that was trained elsewhere."""
+    from ..errors import InputError
+    from ..evaluate.predictions import Predictions, read_counts
+    from ..evaluate.summary import summarise
+    from ..report.runs import FORMAT, Run
+
+    predictions = Predictions.load(path, None if counts is None else read_counts(counts))
+    if predictions.counts is None:
+        raise InputError(
+            f"{path} has no training counts, which define head, torso and tail: store 'counts' or 'train_labels' in it, "
+            "or give --counts"
+        )
+    known = predictions.counts
+    config = {"format": FORMAT, "method": path.stem, "knobs": {}, "data": {"name": path.name, "options": {}}}
+    split = {"counts": known.n.tolist(), "notes": [f"Predictions from {path.name}, trained elsewhere."]}
+    return Run(path, config, split, summarise(predictions, known), missing=("predictions from elsewhere",))

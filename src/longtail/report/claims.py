@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .differences import Z95, Difference, accuracy_difference, pair, partner, value_difference
+from .differences import Z95, Difference, accuracy_difference, pair, paired_runs, partner, value_difference
 from .grouping import SHORT, DataSet, Group, knob_text
 from .runs import Run, as_number, circumstances
 from .tables import Table, slug
@@ -145,9 +145,7 @@ def _class_values(group: Group, name: str, split: str) -> np.ndarray | None:
 def _distance_claims(data: DataSet) -> Iterator[Claim]:
     where = "Figure 4"
     for first, second in (("dro-lt", "ce"), ("ce", "elm"), ("logadj", "elm")):
-        text = (
-            f"d_max (training samples, over the largest norm) is larger under {SHORT[first]} than under {SHORT[second]}"
-        )
+        text = f"d_max (training data, over the largest norm) is larger under {SHORT[first]} than under {SHORT[second]}"
         yield _valued(data, text, where, first, second, lambda run: run.number("diagnostics", "dmax", "mean"))
     text = "Tail classes are tighter under ELM than under LogAdj (d_max of the tail)"
     if data.sizes["tail"]:
@@ -167,14 +165,14 @@ def _valued(
     difference = value_difference(*groups, value)
     if difference is None:
         return Claim(text, where, "–", NOT_TESTED, "the runs' summaries lack the number")
-    means = [group.stat(value) for group in groups]
-    shown = " against ".join("–" if s is None else f"{s.mean:.4f}" for s in means)
+    sides = [
+        math.fsum(v for run in runs if (v := value(run)) is not None) / len(runs) for runs in zip(*paired_runs(*groups))
+    ]
+    number = f"{sides[0]:.4f} against {sides[1]:.4f} ({difference.text(digits=4)})"
     verdict = difference.verdict
     if difference.seeds == 1:  # one run of each: the order is a fact of these two, no more
         verdict = "confirmed (one seed)" if difference.value > 0 else "contradicted (one seed)"
-    return Claim(
-        text, where, f"{shown} ({difference.text(digits=4)})", verdict, f"{difference.seeds} seed(s), no interval"
-    )
+    return Claim(text, where, number, verdict, "no interval: it is a number of the training data and the run")
 
 
 def sweeps(data: DataSet) -> list[Sweep]:
@@ -213,17 +211,13 @@ def _strength_claims(data: DataSet) -> Iterator[Claim]:
     )
     sweep = next((s for s in sweeps(data) if s.method == "elm" and s.knob == "lam"), None)
     if sweep is None:
-        for text in texts:
-            yield Claim(
-                text, where, "–", NOT_TESTED, "needs runs of elm with at least three values of lam, all else equal"
-            )
+        lack = "needs runs of elm with at least three values of lam, all else equal"
+        yield from (Claim(text, where, "–", NOT_TESTED, lack) for text in texts)
         return
-    best = max(range(len(sweep.groups)), key=lambda i: sweep.groups[i].balanced.mean)
-    picked = f"best λ of {len(sweep.values)} picked on these test results, so the gain is an optimistic one"
+    best, picked = _best(sweep)
     if best == len(sweep.groups) - 1:
-        yield Claim(
-            texts[0], where, f"the largest λ, {knob_text(sweep.values[-1])}, is the best", "contradicted", picked
-        )
+        number = f"the largest λ tried, {knob_text(sweep.values[-1])}, is the best"
+        yield Claim(texts[0], where, number, "undecided", "try larger values")
     else:
         claim = _verdict(texts[0], where, accuracy_difference(sweep.groups[best], sweep.groups[-1]))
         at = f"λ = {knob_text(sweep.values[best])} against {knob_text(sweep.values[-1])}: "
@@ -231,10 +225,8 @@ def _strength_claims(data: DataSet) -> Iterator[Claim]:
     zero = sweep.groups[0] if sweep.values[0] == 0 else partner(sweep.groups[0], data.plain("logadj"))
     positive = [g for g, v in zip(sweep.groups, sweep.values) if v > 0]
     if zero is None or not positive:
-        for text in texts[1:]:
-            yield Claim(
-                text, where, "–", NOT_TESTED, "needs a run of elm with lam=0, or of logadj under the same recipe"
-            )
+        lack = "needs a run of elm with lam=0, or of logadj under the same recipe"
+        yield from (Claim(text, where, "–", NOT_TESTED, lack) for text in texts[1:])
         return
     small = accuracy_difference(positive[0], zero)
     claim = _verdict(texts[1], where, small)
@@ -244,6 +236,16 @@ def _strength_claims(data: DataSet) -> Iterator[Claim]:
     yield claim
     claim = _verdict(texts[2], where, accuracy_difference(sweep.groups[best], zero))
     yield Claim(claim.text, where, claim.number, claim.verdict, f"{claim.note}; {picked}")
+
+
+def _best(sweep: Sweep) -> tuple[int, str]:
+    """Which value is best, by validation data where every run has it, else by test, and how that was chosen."""
+    scores = [group.stat(lambda run: run.number("val", "balanced")) for group in sweep.groups]
+    if all(score is not None for score in scores):
+        means = [score.mean for score in scores if score is not None]
+        return int(np.argmax(means)), f"best of {len(means)} values by validation data"
+    tests = [group.balanced.mean for group in sweep.groups]
+    return int(np.argmax(tests)), f"best of {len(tests)} values by these very test results, so the gain is flattered"
 
 
 def _neighbour_claims(data: DataSet) -> Iterator[Claim]:

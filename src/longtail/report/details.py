@@ -203,7 +203,10 @@ def command(run: Run) -> str:
     words = ["longtail", "train", run.method, "--data", run.data]
     words += ["--seed", str(run.seed)] if run.seed is not None else []
     words += ["--epochs", str(run.epochs)] if run.epochs is not None else []
+    words += ["--recipe", str(run.recipe["name"])] if run.recipe.get("name") else []
     for name, value in run.knobs.items():
         words += ["--set", f"{name}={knob_text(value)}"]
+    for name, value in run.options.items():
+        words += ["--option", f"{name}={knob_text(value)}"]
     words += ["--precision", run.precision] if run.precision else []
     return shlex.join(words)

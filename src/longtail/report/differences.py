@@ -93,7 +93,7 @@ def _paired_interval(first: Group, second: Group, part: str) -> tuple[float, flo
     """The paired comparison, where every run kept which of the same test samples were right."""
     from ..evaluate import accuracy
 
-    runs = _paired_runs(first, second)
+    runs = paired_runs(first, second)
     kept = [_kept(run) for both in runs for run in both]
     known = [k for k in kept if k is not None]
     prints = {run.fingerprint for both in runs for run in both}
@@ -116,12 +116,12 @@ def value_difference(first: Group, second: Group, value: Callable[[Run], float |
 
 
 def _seed_differences(first: Group, second: Group, value: Callable[[Run], float | None]) -> list[float] | None:
-    pairs = [(value(a), value(b)) for a, b in _paired_runs(first, second)]
+    pairs = [(value(a), value(b)) for a, b in paired_runs(first, second)]
     known = [a - b for a, b in pairs if a is not None and b is not None]
     return known if known and len(known) == len(pairs) else None
 
 
-def _paired_runs(first: Group, second: Group) -> list[tuple[Run, Run]]:
+def paired_runs(first: Group, second: Group) -> list[tuple[Run, Run]]:
     """Runs of the same seed; without any, the first of each."""
     theirs = {run.seed: run for run in second.runs}
     same = [(run, theirs[run.seed]) for run in first.runs if run.seed is not None and run.seed in theirs]

@@ -89,7 +89,7 @@ def _possible(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
     margins = {split: _curves(data, groups, "margins", split) for split in ("test", "train")}
     for split, curves in margins.items():
         if curves:
-            caption = f"Logit margins on {title} for three labels, {split} samples{seed}.{rest}"
+            caption = f"Logit margins on {title} for three labels, {split} samples{seed}; left of 0 is wrong.{rest}"
             yield (
                 3,
                 f"margins-{split}",

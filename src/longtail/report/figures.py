@@ -281,7 +281,7 @@ def sensitivity(
 
 
 def _margin_axis(split: str) -> str:
-    return f"margin γ in logits (below 0: wrong), {split} samples"
+    return f"margin γ(x, y) in logits, {split} samples"
 
 
 def _panels(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .._version import __version__
 from ..errors import InputError, RunError
-from . import claims, details, drawing, paper, runs, tables
+from . import claims, details, drawing, markdown, paper, runs, tables
 from .grouping import DataSet, datasets
 from .runs import Found
 from .tables import Table
@@ -70,6 +70,19 @@ def write(found: Found, out: str | Path) -> Report:
     except OSError as error:
         raise RunError(f"cannot write the report to {out}: {error.strerror or error}") from error
     return report
+
+
+def write_docs(report: Report, page: str | Path) -> Path:
+    """The page of results in Markdown, its pictures in ``figures/`` beside it."""
+    page = Path(page)
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        pictures = markdown.copy_pictures([d for s in report.sections for d in s.drawings], page)
+        sets = [section.data for section in report.sections]
+        page.write_text(markdown.results_page(sets, report.found, pictures), encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {page}: {error.strerror or error}") from error
+    return page
 
 
 def _make(found: Found, out: Path) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from . import paper
 from .grouping import DataSet, Group, Stat
 
 NOTHING = "–"
+_SIGNED = re.compile(r"[+-]\d+\.\d+")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,13 @@ class Table:
         lines = ["| " + " | ".join(row) + " |" for row in [self.columns, ["---"] * len(self.columns), *cells]]
         return "\n".join(lines) + "\n" + (f"\n{self.note}\n" if self.note else "")
 
+    def plain(self) -> str:
+        """Aligned columns for a terminal."""
+        rows = [self.columns, *([text(cell) for cell in row] for row in self.rows)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(self.columns))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        return "\n".join(lines) + "\n" + (f"\n{self.note}\n" if self.note else "")
+
     def csv(self) -> str:
         """Means and deviations are separate columns; accuracies are in per cent."""
         deviates = [any(isinstance(row[i], Stat) for row in self.rows) for i in range(len(self.columns))]
@@ -95,33 +104,34 @@ class Table:
 
     def html(self) -> str:
         """A ``<table>``; a sortable one has buttons in its head and raw values for the script to sort by."""
-        head = "".join(
-            f'<th scope="col" aria-sort="none"><button type="button">{html.escape(c)}</button></th>'
-            if self.sortable
-            else f'<th scope="col">{html.escape(c)}</th>'
-            for c in self.columns
-        )
+        kinds = [[_kind(column, cell) for column, cell in zip(self.columns, row)] for row in self.rows]
+        head = []
+        for i, column in enumerate(self.columns):
+            name = html.escape(column)
+            look = ' class="num"' if kinds and all(row[i] in ("num", "muted") for row in kinds) else ""
+            button = f'<button type="button">{name}</button>' if self.sortable else name
+            head.append(f'<th scope="col"{look}{" aria-sort=none" if self.sortable else ""}>{button}</th>')
         body = []
-        for row in self.rows:
+        for row, row_kinds in zip(self.rows, kinds):
             cells = []
-            for column, cell in zip(self.columns, row):
-                kind = _kind(column, cell)
+            for cell, kind in zip(row, row_kinds):
                 look = f' class="{kind}"' if kind else ""
                 value = f' data-v="{html.escape(str(raw(cell)), quote=True)}"' if self.sortable else ""
                 cells.append(f"<td{look}{value}>{html.escape(text(cell))}</td>")
             body.append(f"<tr>{''.join(cells)}</tr>")
         kind = ' class="sortable"' if self.sortable else ""
+        box = "scroll tall" if self.sortable else "scroll"
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         return (
-            f'<div class="scroll"><table id="{self.slug}"{kind}><thead><tr>{head}</tr></thead>'
+            f'<div class="{box}"><table id="{self.slug}"{kind}><thead><tr>{"".join(head)}</tr></thead>'
             f"<tbody>{''.join(body)}</tbody></table></div>{note}"
         )
 
 
 def _kind(column: str, cell: Cell) -> str:
     """How a cell is set: the class that the page's style sheet knows."""
-    if not isinstance(cell, str):
-        return "" if cell is None else "num"
+    if not isinstance(cell, str) or _SIGNED.fullmatch(cell):
+        return "num"
     if column == "Verdict":
         return next((word for word in ("confirmed", "contradicted") if cell.startswith(word)), "muted")
     if column == "Command":
@@ -159,7 +169,7 @@ def results(data: DataSet) -> Table:
 
 def _results_note(data: DataSet, comparable: bool) -> str:
     parts = [
-        "Test accuracy in per cent, mean over classes; ± is the standard deviation over seeds (none for one seed)."
+        "Test accuracy in per cent, mean over classes; ± is the standard deviation over seeds, if there are several."
     ]
     if comparable:
         marks = {row.numbers[data.name].mark for row in paper.TABLE2}

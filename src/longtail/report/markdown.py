@@ -1,0 +1,90 @@
+"""The page of results for the documentation: generated from committed runs, never typed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from . import claims, details, paper, tables
+from .drawing import Drawing
+from .grouping import DataSet
+from .runs import Found
+
+
+def results_page(sets: Sequence[DataSet], found: Found, pictures: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+    """Markdown: for each data set our table beside the paper's, figures, and what came of the paper's claims.
+
+    Args:
+        pictures: by title of a data set, (caption, address of the image) pairs.
+    """
+    parts = [
+        "# Results",
+        "This page is generated from run folders by `longtail report … --docs`; edit nothing here. The paper is "
+        f"{paper.TITLE}. A difference is called confirmed or contradicted only where its 95 % interval over test samples "
+        "leaves out 0 and all seeds agree.",
+        "## What was run and what was not",
+        details.not_run(sets).markdown(),
+    ]
+    for data in sets:
+        parts += [f"## {data.title}", tables.results(data).markdown(), tables.noise(data), "### The paper's claims"]
+        parts += [paragraph(data), claims.table(data).markdown()]
+        optional = (tables.breakdown(data), details.embeddings(data), details.alive(data), details.theory(data))
+        for table in optional:
+            if table is not None:
+                parts += [f"### {table.title}", table.markdown()]
+        if pictures.get(data.title):
+            parts.append("### Figures")
+            parts += [f"![{caption}]({address})\n\n*{caption}*" for caption, address in pictures[data.title]]
+    if found.skipped:
+        parts += ["## Left out", "\n".join(f"- {note}" for note in found.skipped)]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def paragraph(data: DataSet) -> str:
+    """In plain words: which claims the runs confirm, which not, which they cannot decide, and at what scale."""
+    by_verdict: dict[str, list[str]] = {}
+    for claim in claims.check(data):
+        by_verdict.setdefault(claim.verdict.split(" (")[0], []).append(_lower(claim.text))
+    seeds = sorted({len(group.runs) for group in data.groups})
+    epochs = sorted({group.first.epochs for group in data.groups if group.first.epochs is not None})
+    scale = f"{_span(epochs)} epochs" if epochs else "an unknown number of epochs"
+    if data.name in paper.TABLE3:
+        scale += f" (the paper: {paper.TABLE3[data.name].epochs})"
+    said = [
+        f"At the scale of these runs, {scale} and {_span(seeds)} seed{'' if seeds == [1] else 's'} a configuration:"
+    ]
+    words = {
+        "confirmed": "we could confirm that",
+        "consistent": "the runs are consistent with:",
+        "contradicted": "the runs contradict that",
+        "undecided": "the runs cannot decide whether",
+        claims.NOT_TESTED: "not tested was whether",
+    }
+    for verdict, phrase in words.items():
+        if verdict in by_verdict:
+            said.append(f"{phrase} {'; '.join(by_verdict[verdict])}.")
+    return " ".join(said[:1] + [s[0].upper() + s[1:] for s in said[1:]])
+
+
+def _lower(text: str) -> str:
+    """A claim in the middle of a sentence; names keep their capitals."""
+    first = text.split(" ", 1)[0]
+    return text if first.isupper() or any(c.isupper() for c in first[1:]) else text[:1].lower() + text[1:]
+
+
+def _span(values: Sequence[int]) -> str:
+    if not values:
+        return "no"
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+
+def copy_pictures(drawings: Sequence[Drawing], page: Path) -> dict[str, list[tuple[str, str]]]:
+    """Put PNGs into ``figures/`` beside the page; returns what ``results_page`` wants to know of them."""
+    folder = page.parent / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures: dict[str, list[tuple[str, str]]] = {}
+    for item in drawings:
+        shutil.copyfile(item.stem.with_name(f"{item.name}.png"), folder / f"{item.name}.png")
+        pictures.setdefault(item.data, []).append((item.caption, f"figures/{item.name}.png"))
+    return pictures
