@@ -1,7 +1,98 @@
+"""`longtail data list | fetch NAME | check NAME`."""
+
 from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from ..data import Dataset
+
+Root = Annotated[Path, typer.Option("--root", help="Folder that data sets lie in.")]
+
 
 def register(app: typer.Typer) -> None:
-    """Commands of this module, on their way."""
+    data_app = typer.Typer(help="The data sets: list them, get one, check one.", no_args_is_help=True)
+    app.add_typer(data_app, name="data")
+
+    @data_app.command("list")
+    def list_command() -> None:
+        """List the built-in data sets."""
+        from ..data.catalogue import BUILT_IN
+
+        width = max(map(len, BUILT_IN))
+        for name, entry in BUILT_IN.items():
+            typer.echo(f"{name:<{width}}  {entry.about}")
+        typer.echo(f"{'PATH':<{width}}  a folder of class folders, a .csv of image and label, a .npz or .safetensors")
+
+    @data_app.command("fetch")
+    def fetch_command(
+        name: Annotated[str, typer.Argument(help="A built-in data set.")],
+        root: Root = Path("data"),
+        source: Annotated[Path | None, typer.Option("--from", help="An archive that is already on disk.")] = None,
+    ) -> None:
+        """Download CIFAR, verify and unpack it; say what to get for data behind a licence."""
+        from ..data.fetch import fetch
+
+        with _Bar("bytes") as bar:
+            message = fetch(name, root, source=source, progress=bar.update)
+        typer.echo(message)
+
+    @data_app.command("check")
+    def check_command(
+        name: Annotated[str, typer.Argument(help="A built-in data set, or a path.")],
+        root: Root = Path("data"),
+    ) -> None:
+        """Read everything there is of a data set and list each bad file."""
+        from ..data.check import check
+        from ..errors import InputError
+
+        with _Bar("files") as bar:
+            found = check(name, root, bar.update)
+        for sentence in found.bad:
+            typer.echo(sentence, err=True)
+        if found.bad:
+            raise InputError(f"{name}: {len(found.bad)} of {found.files:,} files are bad")
+        if found.data is not None:
+            _describe(found.data)
+            typer.echo(f"checked {found.files:,} files: all good" if found.files else "all good")
+
+
+def _describe(data: Dataset) -> None:
+    counts = data.counts
+    typer.echo(f"{data.name}: {data.num_classes:,} classes, {data.kind}, input shape {data.input_shape}")
+    typer.echo(f"train {len(data.train):,} ({int(counts.n.max()):,}…{int(counts.n.min()):,} a class)")
+    groups = ", ".join(f"{name} {len(index)}" for name, index in counts.groups().items())
+    typer.echo(f"classes by training samples: {groups}")
+    typer.echo(f"val {len(data.val):,}" if data.val is not None else "val none")
+    typer.echo(f"test {len(data.test):,}")
+    typer.echo(f"fingerprint {data.fingerprint}")
+    for note in data.notes:
+        typer.echo(f"note: {note}")
+
+
+class _Bar:
+    """A progress bar on stderr, drawn only on a terminal and only once there is progress."""
+
+    def __init__(self, unit: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        counter = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+        self._bar = Progress(BarColumn(), counter, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("", visible=False, total=None)
+
+    def update(self, done: int, total: int | None) -> None:
+        self._bar.update(self._task, completed=done, total=total, visible=True)
+
+    def __enter__(self) -> _Bar:
+        if sys.stderr.isatty():
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar.live.is_started:  # stopping one that never started prints an empty line
+            self._bar.stop()

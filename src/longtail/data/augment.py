@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from ..errors import unknown
+from ..errors import InputError, unknown
 from .dataset import Split
 
 Draw = dict[str, Tensor]
@@ -101,16 +101,26 @@ class Noise:
 
 
 def steps_for_images(name: str, shape: Sequence[int], mean: Sequence[float] | None) -> list[Step]:
-    """The steps that a name stands for, on uint8 images of ``shape`` (C, H, W)."""
+    """The steps that a name stands for, on uint8 images of ``shape`` (C, H, W): always crop and flip first.
+
+    "autoaugment", "randaugment" and "cutout" can be joined, as in "autoaugment+cutout", and are applied in that order.
+    """
     if name == "none":
         return []
+    from .policy import AutoAugment, RandAugment  # which needs Draw from here
+
     steps: list[Step] = [CropFlip()]
     for part in [] if name in ("auto", "crop-flip") else name.split("+"):
         if part == "cutout":
             fill = [round(255 * m) for m in mean] if mean is not None else [0] * shape[0]
             steps.append(Cutout(shape[1] // 2, fill))
+        elif part in ("autoaugment", "randaugment"):
+            if shape[0] != 3:
+                raise InputError(f"{part} needs images of 3 channels, got {shape[0]}")
+            steps.append(AutoAugment() if part == "autoaugment" else RandAugment())
         else:
-            raise unknown("augmentation of images", part, ("auto", "none", "crop-flip", "cutout"))
+            valid = ("auto", "none", "crop-flip", "cutout", "autoaugment", "randaugment", "autoaugment+cutout")
+            raise unknown("augmentation of images", part, valid)
     return steps
 
 

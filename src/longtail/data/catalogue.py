@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import errors
 from ..errors import InputError
-from .dataset import Dataset
+from .dataset import Dataset, Files
 from .profiles import Source, assemble
 
 CUT = ("profile", "ratio", "n_max", "seed", "holdout", "test_share")
@@ -105,6 +105,16 @@ def load(name: str | Path, root: str | Path = "data", **options: Any) -> Dataset
     >>> load("digits-lt", ratio=10).counts.n.tolist()
     [130, 100, 77, 60, 46, 36, 28, 21, 16, 13]
     """
+    data = read(name, root, **options)
+    for split in (data.train, data.val, data.test):
+        if split is not None and isinstance(split.inputs, Files) and not split.inputs[0].is_file():
+            hint = f"; `longtail data fetch {name}` says where images belong" if str(name) in BUILT_IN else ""
+            raise InputError(f"{name}: there is no image {split.inputs.where(0)}{hint}")
+    return data
+
+
+def read(name: str | Path, root: str | Path = "data", **options: Any) -> Dataset:
+    """`load`, without a look at whether image files exist."""
     entry = BUILT_IN.get(str(name))
     reader = entry.reader(Path(root)) if entry else _from_path(Path(name))
     own = [p.name for p in inspect.signature(reader).parameters.values() if p.kind is p.KEYWORD_ONLY]

@@ -132,7 +132,7 @@ class Reader:
         except FileNotFoundError:
             raise InputError(f"there is no image {self.files.where(i)}") from None
         except Exception as error:  # a broken image can make a decoder raise nearly anything
-            raise InputError(f"{self.files.where(i)} is no readable image: {_reason(error)}") from None
+            raise InputError(f"{self.files.where(i)} is no readable image: {reason(error)}") from None
 
 
 def centre(image: Opened, size: int) -> Tensor:
@@ -164,7 +164,7 @@ def _resize(pixels: Tensor, shape: tuple[int, int]) -> Tensor:
     return interpolate(planes, shape, mode="bilinear", antialias=True)[0]
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 

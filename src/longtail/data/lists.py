@@ -171,10 +171,9 @@ def listed(
         if file is None:
             notes.append(f"{name} has no third split: its published validation split is the test split")
             continue
-        found = _find(name, at, file, folder)
+        found = _find(name, at, file)
         reader = read_inat_json if found.suffix == ".json" else read_list
         content = reader(found, image_root, size=size, classes=listing.classes)
-        _first_exists(name, content.paths, folder)
         n = len(content.labels)
         indices = torch.arange(start, start + n)  # one running number over the lists, in the order train, val, test
         splits[key] = Split(content.paths, content.labels, indices, IMAGENET_MEAN, IMAGENET_STD)
@@ -184,7 +183,7 @@ def listed(
     return Source(name, splits["train"], splits["test"], names, splits.get("val"), tuple(notes))
 
 
-def _find(name: str, at: Path, file: str, folder: Path) -> Path:
+def _find(name: str, at: Path, file: str) -> Path:
     candidates = [file, file + ".gz"]
     if name == "inat2018":
         candidates.append("train2018.json" if "train" in file else "val2018.json")
@@ -194,10 +193,3 @@ def _find(name: str, at: Path, file: str, folder: Path) -> Path:
     raise InputError(
         f"{name}: there is no {' or '.join(candidates)} in {at}; `longtail data fetch {name}` says what to get"
     )
-
-
-def _first_exists(name: str, files: Files, folder: Path) -> None:
-    if not files[0].is_file():
-        raise InputError(
-            f"{name}: there is no image {files.where(0)}; `longtail data fetch {name}` says where images belong"
-        )

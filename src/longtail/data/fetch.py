@@ -1,0 +1,261 @@
+"""Getting CIFAR: download with resume, verify, unpack safely, and only then put it in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from torch import Tensor
+
+from ..errors import InputError, unknown
+from . import cifar
+from .catalogue import names
+from .lists import LISTINGS
+
+OFFICIAL = "https://www.cs.toronto.edu/~kriz/"
+ADDRESS_VARIABLE = "LONGTAIL_CIFAR_URL"
+MOST_BYTES = 1 << 30  # unpacked; CIFAR has 185 MB
+TRIES = 5
+CHUNK = 1 << 20
+
+Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if known
+
+
+@dataclass(frozen=True)
+class Archive:
+    file: str
+    md5: str
+    content: str  # sha256 over pixels and labels, whatever the layout
+
+
+_CONTENT = {
+    "cifar10-lt": "9048fcbac9c08a64d57a7c5a5a66750a974ad4eab380914df129f7e223d823df",
+    "cifar100-lt": "283e80e15e3841cce98044da5929d8557a88969bfd2d77d1c1db7bb78ba419f7",
+}
+# The first is what `fetch` downloads: the binary layout needs no unpickling.
+ARCHIVES = {
+    "cifar10-lt": (
+        Archive("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", _CONTENT["cifar10-lt"]),
+        Archive("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", _CONTENT["cifar10-lt"]),
+    ),
+    "cifar100-lt": (
+        Archive("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", _CONTENT["cifar100-lt"]),
+        Archive("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", _CONTENT["cifar100-lt"]),
+    ),
+}
+
+
+def fetch(
+    name: str,
+    root: str | Path = "data",
+    *,
+    source: str | Path | None = None,
+    address: str | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """Get a data set; returns what to tell the user.
+
+    Args:
+        source: an archive already on disk, in either official layout.
+        address: where the archives are; the official one, or $LONGTAIL_CIFAR_URL, by default.
+
+    A good copy that is already there stays as it is. Nothing appears under its final name before it is complete and
+    verified; a broken download leaves its ``.part`` file only where the server can resume it.
+    """
+    root = Path(root)
+    if name not in names():
+        raise unknown("data set", name, names())
+    if name in LISTINGS:
+        if source is not None:
+            raise InputError(
+                f"{name} cannot be unpacked from one archive: fetch it without --from to see what it needs"
+            )
+        return "\n".join(line.format(folder=root / name) for line in LISTINGS[name].help)
+    if name not in ARCHIVES:
+        return f"{name} needs no download."
+    layout = cifar.LAYOUTS[name]
+    problem = verify(name, root)
+    if problem is None:
+        return f"{name} is already in {root}, and complete."
+    if "not the official one" in problem:  # somebody's own version: theirs to move
+        raise InputError(f"{problem}; move it away to fetch the official one")
+    root.mkdir(parents=True, exist_ok=True)
+    if source is not None:
+        return _install_file(name, root, Path(source), layout)
+    archive = ARCHIVES[name][0]
+    base = address or os.environ.get(ADDRESS_VARIABLE) or OFFICIAL
+    path = download(base.rstrip("/") + "/" + archive.file, root / archive.file, archive.md5, progress)
+    try:
+        install(path, root, layout, archive.content)
+    finally:
+        path.unlink()
+    return f"{name}: downloaded, verified and unpacked in {root}."
+
+
+def verify(name: str, root: Path) -> str | None:
+    """What is wrong with the CIFAR in ``root``; None if it is there and every pixel and label is right."""
+    try:
+        digest = content_digest(cifar.LAYOUTS[name], root)
+    except InputError as error:
+        return str(error)
+    if digest != _CONTENT[name]:
+        return f"{name} in {root} can be read, but is not the official one: some pixels or labels differ"
+    return None
+
+
+def content_digest(layout: cifar.Layout, root: Path) -> str:
+    source = cifar.read(layout, root)
+    digest = hashlib.sha256()
+    for split in (source.train, source.test):
+        assert split is not None
+        assert isinstance(split.inputs, Tensor)
+        digest.update(split.inputs.numpy().tobytes())
+        digest.update(split.labels.numpy().astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _install_file(name: str, root: Path, path: Path, layout: cifar.Layout) -> str:
+    if not path.is_file():
+        raise InputError(f"there is no file {path}: --from takes an archive such as {ARCHIVES[name][0].file}")
+    # An archive packed anew has another checksum but may hold the same images: the content decides.
+    install(path, root, layout, _CONTENT[name])
+    return f"{name}: unpacked from {path} and verified in {root}."
+
+
+def install(path: Path, root: Path, layout: cifar.Layout, content: str) -> None:
+    """Unpack beside the target, compare the content's digest, then move into place; a bad old copy goes last."""
+    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=root) as temporary:
+        fresh = Path(temporary)
+        unpack(path, fresh)
+        try:
+            digest = content_digest(layout, fresh)
+        except InputError as error:
+            text = str(error).replace(temporary + os.sep, "").split("; `longtail")[0].replace(repr(temporary), "it")
+            raise InputError(f"{path} is not {layout.name.removesuffix('-lt')}: {text}") from None
+        if digest != content:
+            raise InputError(f"{path}: checksum mismatch, its images are not the official ones")
+        folder = layout.binary if (fresh / layout.binary).is_dir() else layout.python
+        # The reader prefers the binary layout, so a bad binary copy must not stay in front of a good python one.
+        for old in {folder, layout.binary}:
+            if (root / old).exists():
+                (root / old).rename(fresh / f"old-{old}")
+        (fresh / folder).rename(root / folder)
+
+
+def unpack(path: Path, target: Path) -> None:
+    """Regular files and folders only, all inside ``target``, without owners, modes or times."""
+    try:
+        with tarfile.open(path, "r:*") as tar:
+            total = 0
+            for member in tar:
+                where = PurePosixPath(member.name)
+                if where.is_absolute() or ".." in where.parts or "\\" in member.name:
+                    raise InputError(f"{path}: refused, {member.name!r} would be written outside the target folder")
+                if member.isdir():
+                    (target / where).mkdir(parents=True, exist_ok=True)
+                    continue
+                if not member.isfile():
+                    kind = "a link" if member.issym() or member.islnk() else "no regular file"
+                    raise InputError(f"{path}: refused, {member.name!r} is {kind}")
+                total += member.size
+                if total > MOST_BYTES:
+                    raise InputError(f"{path}: refused, it unpacks to more than {MOST_BYTES >> 20:,} MB")
+                (target / where).parent.mkdir(parents=True, exist_ok=True)
+                content = tar.extractfile(member)
+                assert content is not None
+                with content, (target / where).open("xb") as out:
+                    shutil.copyfileobj(content, out, CHUNK)
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"{path} cannot be unpacked: {error.strerror}") from None
+        raise InputError(f"{path} is no complete archive: {error}") from None
+
+
+def download(url: str, target: Path, md5: str, progress: Progress | None = None) -> Path:
+    """Fetch ``url`` to ``target``, resuming from ``target.part``; ends only with the right checksum."""
+    part = target.with_name(target.name + ".part")
+    resumed = part.exists()
+    _complete(url, part, progress)
+    if resumed and _md5(part) != md5:
+        part.unlink()  # what an earlier run left may have been of another file: once more from the start
+        _complete(url, part, progress)
+    found = _md5(part)
+    if found != md5:
+        part.unlink()
+        raise InputError(f"{url}: checksum mismatch, md5 {found} where {md5} belongs; nothing was kept")
+    part.replace(target)
+    return target
+
+
+def _complete(url: str, part: Path, progress: Progress | None) -> None:
+    """Ask for what is missing until all is there; give up when several tries in a row bring nothing."""
+    fruitless = 0
+    while True:
+        before = part.stat().st_size if part.exists() else 0
+        total, resumable, why = _attempt(url, part, progress)
+        have = part.stat().st_size if part.exists() else 0
+        if total is not None and have == total:
+            return
+        fruitless = 0 if have > before and resumable else fruitless + 1
+        if fruitless >= TRIES or (not resumable and fruitless >= 2):
+            if resumable and have:
+                hint = "run the same command again to go on from there"
+            else:
+                part.unlink(missing_ok=True)
+                hint = "nothing was kept"
+            of = f" of {total:,}" if total is not None else ""
+            raise InputError(f"{url}: {why} after {have:,}{of} bytes; {hint}")
+
+
+def _attempt(url: str, part: Path, progress: Progress | None) -> tuple[int | None, bool, str]:
+    """One request: (size in all if known, whether the server can resume, what went wrong if anything did)."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            resumed = response.status == 206
+            length = response.headers.get("Content-Length")
+            total = int(length) + (have if resumed else 0) if length else None
+            resumable = resumed or response.headers.get("Accept-Ranges") == "bytes"
+            with part.open("ab" if resumed else "wb") as out:
+                done = have if resumed else 0
+                for chunk in _chunks(response):
+                    out.write(chunk)
+                    done += len(chunk)
+                    if progress:
+                        progress(done, total)
+            if total is None:
+                total = done  # without a length the checksum alone decides
+            return total, resumable, "the connection broke off"
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416:  # more is there than the server has: start again
+            part.unlink(missing_ok=True)
+            return None, True, "the server refused to resume"
+        raise InputError(f"{url}: the server answered {error.code} {error.reason}") from None
+    except (urllib.error.URLError, OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        return None, have > 0, f"no connection ({reason})"
+
+
+def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """What arrives, until the end or until the connection breaks."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while chunk := response.read(CHUNK):
+            yield chunk
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
