@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,39 +10,12 @@ from torch import Tensor, nn
 from ..counts import ClassCounts
 from ..errors import InputError
 from ..margins import PerClass
-from .gather import gather
+from .inputs import Features, Gathered, Keys, Outputs, compute_dtype
 
+if TYPE_CHECKING:
+    from ..memory import ClassMemory
 
-class Outputs(NamedTuple):
-    """What a network says of a batch: logits (B, C) and the embeddings (B, K) that the last layer saw."""
-
-    logits: Tensor | None
-    embeddings: Tensor | None = None
-
-
-class Features(NamedTuple):
-    """Embeddings (M, K) with labels (M,) and, where they matter, sample ids (M,): the keys of a term."""
-
-    embeddings: Tensor
-    labels: Tensor
-    ids: Tensor | None = None
-
-
-class Keys(NamedTuple):
-    """Features of which some rows are meant: ``embeddings[rows]`` with labels (M,) and ids (M,).
-
-    A memory hands out its keys in this form, so that no more of them is copied than a term needs.
-    """
-
-    embeddings: Tensor
-    labels: Tensor
-    ids: Tensor | None = None
-    rows: Tensor | None = None
-
-
-def compute_dtype(x: Tensor) -> torch.dtype:
-    """float64 stays float64; everything else is computed in float32."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+__all__ = ["Features", "Keys", "Objective", "Outputs", "Term", "compute_dtype"]
 
 
 class Term(nn.Module):
@@ -93,6 +65,9 @@ class Term(nn.Module):
         """The per-class vector ``name`` on the device and in the dtype of ``like``."""
         key = (name, like.device, like.dtype)
         if key not in self._cast:
+            # A compiler needs no cache, and what is made in inference mode could not be trained with later.
+            if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+                return self._vectors[name].to(like.device, like.dtype)
             self._cast[key] = self._vectors[name].to(like.device, like.dtype)
         return self._cast[key]
 
@@ -147,6 +122,10 @@ class Term(nn.Module):
         )
         return self.values(out, labels, keys, ids)
 
+    def alive(self, labels: Tensor, keys: Features | Keys | None = None, ids: Tensor | None = None) -> Tensor | None:
+        """Which anchors have a positive, (B,) bool; None for a term that does without."""
+        return None
+
     def weights(self, labels: Tensor, like: Tensor) -> Tensor | None:
         """What a mean of the values is divided by the sum of: one weight a sample, or None for the batch's size."""
         return None
@@ -160,6 +139,8 @@ class Term(nn.Module):
         given = dict(zip(("logits", "embeddings"), outputs))
         if not isinstance(labels, Tensor):
             raise InputError(f"labels must be a tensor of class indices, got {type(labels).__name__}")
+        if labels.ndim == 0:
+            raise InputError("labels must have shape (B,), got ()")
         used: dict[str, Tensor | None] = {"logits": None, "embeddings": None}
         for what in self.needs:
             x = given[what]
@@ -228,6 +209,10 @@ class Objective(nn.Module):
     samples of all ranks, and its gradients are right after the averaging that DistributedDataParallel does: terms of
     ``scope="batch"`` see the gathered batch, and means run over all ranks.
 
+    With a ``memory``, terms that take keys get what it remembers of the batch's classes beside the batch itself, and
+    the batch is remembered afterwards; both in training mode only, so that evaluation depends on its own batch alone. A
+    memory needs ``ids``. All ranks remember the gathered batch, so their memories are the same.
+
     >>> import torch
     >>> from longtail import ClassCounts
     >>> from longtail.losses import MarginCrossEntropy, Pull
@@ -238,7 +223,9 @@ class Objective(nn.Module):
     ['logit', 'pull']
     """
 
-    def __init__(self, *weighted: tuple[float, Term], distributed: bool = False) -> None:
+    def __init__(
+        self, *weighted: tuple[float, Term], distributed: bool = False, memory: ClassMemory | None = None
+    ) -> None:
         super().__init__()
         if not weighted:
             raise InputError("an objective needs at least one (weight, term)")
@@ -251,6 +238,12 @@ class Objective(nn.Module):
         self.coefficients = [float(weight) for weight, _ in weighted]
         self.terms = nn.ModuleList(term for _, term in weighted)
         self.distributed = distributed
+        if memory is not None and not any(term.takes_keys for _, term in weighted):
+            raise InputError("a memory serves terms that take keys (Pull, SupCon, …), and this objective has none")
+        if memory is not None and memory.counts.num_classes != self.counts.num_classes:
+            c = self.counts.num_classes
+            raise InputError(f"the memory has {memory.counts.num_classes} classes, but the terms have {c}")
+        self.memory = memory
 
     @property
     def weighted(self) -> list[tuple[float, Term]]:
@@ -275,66 +268,72 @@ class Objective(nn.Module):
         labels: Tensor,
         ids: Tensor | None = None,
         return_parts: bool = False,
+        key_embeddings: Tensor | None = None,
     ) -> Any:
+        """The loss. ``key_embeddings`` (B, K) are what a memory remembers in place of the batch's own embeddings, such
+        as those of an averaged copy of the network."""
         total: Tensor | None = None
         parts: dict[str, Tensor] = {}
-        everyone = _Gathered(outputs, labels, ids, self.distributed)
+        everyone = Gathered(outputs, labels, ids, self.distributed)
+        remembers = self._remembers()
+        beside = self._recall(everyone) if remembers else None
         for (weight, term), name in zip(self.weighted, self.part_names()):
             if weight == 0:
                 continue
-            mean = self._mean(term, everyone)
+            mean = self._mean(term, everyone, beside if term.takes_keys else None)
             parts[name] = mean.detach()
             mean = mean if weight == 1 else weight * mean
             total = mean if total is None else total + mean
         if total is None:
             raise InputError("every term of the objective has weight 0: nothing is left to minimise")
+        if remembers:
+            self._remember(everyone, key_embeddings)
         return (total, parts) if return_parts else total
 
-    def _mean(self, term: Term, everyone: _Gathered) -> Tensor:
+    def alive(self, labels: Tensor, ids: Tensor | None = None) -> Tensor | None:
+        """Which samples of a batch have a positive, (B,) bool: in the batch, of all ranks, or in the memory as it is
+        now, so ask before the step. None if no term of weight above 0 speaks of positives. Every rank must ask."""
+        everyone = Gathered((None, None), labels, ids, self.distributed)
+        _, all_labels, all_ids = everyone.batch(())
+        for weight, term in self.weighted:
+            found = term.alive(all_labels, ids=all_ids) if weight > 0 else None
+            if found is None:
+                continue
+            beside = self._recall(everyone) if self._remembers() else None
+            remembered = None if beside is None else term.alive(all_labels, keys=beside, ids=all_ids)
+            found = found if remembered is None else found | remembered
+            return everyone.own_rows(found)
+        return None
+
+    def _mean(self, term: Term, everyone: Gathered, beside: Keys | None) -> Tensor:
         if term.scope == "batch":
             outputs, labels, ids = everyone.batch(term.needs)
-            values = self.term_values(term, outputs, labels, ids)
+            values: Tensor = term(outputs, labels, ids=ids, beside=beside)
         else:
             values = everyone.gather(term(everyone.outputs, everyone.labels, ids=everyone.ids))
             labels = everyone.all_labels
         weights = term.weights(labels, values)
         if weights is None:
-            return values.sum() / max(values.numel(), 1)
+            return values.sum().div(max(values.numel(), 1))
         total = weights.sum()
-        return values.sum() / torch.where(total > 0, total, torch.ones_like(total))
+        return values.sum().div(torch.where(total > 0, total, torch.ones_like(total)))
 
-    def term_values(self, term: Term, outputs: Outputs, labels: Tensor, ids: Tensor | None) -> Tensor:
-        """The values of a batch-wide term; where a memory serves keys, this is where it does."""
-        values: Tensor = term(outputs, labels, ids=ids)
-        return values
+    def _remembers(self) -> bool:
+        return self.memory is not None and self.training and any(w > 0 and t.takes_keys for w, t in self.weighted)
 
+    def _recall(self, everyone: Gathered) -> Keys | None:
+        assert self.memory is not None
+        _, labels, ids = everyone.batch(())
+        self.weighted[0][1]._check_labels(labels, "labels")
+        if ids is None:
+            raise InputError("a memory needs the samples' ids, or a sample could be its own positive: pass ids=")
+        keys: Keys | None = self.memory.recall(labels, ids)
+        return keys
 
-class _Gathered:
-    """A batch, and on demand the same batch of all ranks; without distribution the two are one."""
-
-    def __init__(self, outputs: Any, labels: Tensor, ids: Tensor | None, distributed: bool) -> None:
-        self.outputs, self.labels, self.ids, self.distributed = outputs, labels, ids, distributed
-        self._cache: dict[str, Tensor] = {}
-
-    def gather(self, x: Tensor) -> Tensor:
-        return gather(x) if self.distributed else x
-
-    def _once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        if name not in self._cache:
-            self._cache[name] = self.gather(make())
-        return self._cache[name]
-
-    @property
-    def all_labels(self) -> Tensor:
-        return self._once("labels", lambda: self.labels)
-
-    def batch(self, needs: tuple[str, ...]) -> tuple[Outputs, Tensor, Tensor | None]:
-        if not self.distributed or not isinstance(self.outputs, tuple):
-            return self.outputs, self.labels, self.ids
-        given = dict(zip(("logits", "embeddings"), self.outputs))
-        seen: dict[str, Tensor | None] = {"logits": None, "embeddings": None}
-        for what in needs:
-            x = given[what]
-            seen[what] = None if x is None else self._once(what, lambda x=x: x)  # type: ignore[misc]
-        ids = None if self.ids is None else self._once("ids", lambda: self.ids)  # type: ignore[arg-type,return-value]
-        return Outputs(**seen), self.all_labels, ids
+    def _remember(self, everyone: Gathered, key_embeddings: Tensor | None) -> None:
+        assert self.memory is not None
+        outputs, labels, ids = everyone.batch(("embeddings",))
+        embeddings = outputs[1] if key_embeddings is None else everyone.gather(key_embeddings.detach())
+        assert ids is not None
+        assert embeddings is not None
+        self.memory.push(embeddings, labels, ids)

@@ -23,7 +23,8 @@ class _Gather(torch.autograd.Function):
         # Every rank computes the same global loss, so it already has the whole gradient of its own rows: nothing to
         # communicate. DDP divides by the number of ranks what must be a sum, hence the factor.
         world, start, rows = ctx.rows
-        return grads[0][start : start + rows] * world
+        own: Tensor = grads[0][start : start + rows] * world
+        return own
 
 
 def gather(x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .base import Keys
+from .inputs import Keys
 
 # Stands for log 0. Finite, so that no difference of two of them is NaN; its exponential is 0 all the same.
 FLOOR = -1e30

@@ -1,0 +1,80 @@
+"""What losses are given: a network's outputs, keys, and a batch or the batch of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .gather import gather
+
+
+class Outputs(NamedTuple):
+    """What a network says of a batch: logits (B, C) and the embeddings (B, K) that the last layer saw."""
+
+    logits: Tensor | None
+    embeddings: Tensor | None = None
+
+
+class Features(NamedTuple):
+    """Embeddings (M, K) with labels (M,) and, where they matter, sample ids (M,): the keys of a term."""
+
+    embeddings: Tensor
+    labels: Tensor
+    ids: Tensor | None = None
+
+
+class Keys(NamedTuple):
+    """Features of which some rows are meant: ``embeddings[rows]`` with labels (M,) and ids (M,).
+
+    A memory hands out its keys in this form, so that no more of them is copied than a term needs.
+    """
+
+    embeddings: Tensor
+    labels: Tensor
+    ids: Tensor | None = None
+    rows: Tensor | None = None
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """float64 stays float64; everything else is computed in float32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+class Gathered:
+    """A batch, and on demand the same batch of all ranks; without distribution the two are one."""
+
+    def __init__(self, outputs: Any, labels: Tensor, ids: Tensor | None, distributed: bool) -> None:
+        self.outputs, self.labels, self.ids, self.distributed = outputs, labels, ids, distributed
+        self._cache: dict[str, Tensor] = {}
+
+    def gather(self, x: Tensor) -> Tensor:
+        return gather(x) if self.distributed else x
+
+    def own_rows(self, x: Tensor) -> Tensor:
+        """This rank's rows of what was computed for all of them."""
+        rows = len(self.labels)
+        return x if len(x) == rows else x[dist.get_rank() * rows :][:rows]
+
+    def _once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        if name not in self._cache:
+            self._cache[name] = self.gather(make())
+        return self._cache[name]
+
+    @property
+    def all_labels(self) -> Tensor:
+        return self._once("labels", lambda: self.labels)
+
+    def batch(self, needs: tuple[str, ...]) -> tuple[Outputs, Tensor, Tensor | None]:
+        if not self.distributed or not isinstance(self.outputs, tuple):
+            return self.outputs, self.labels, self.ids
+        given = dict(zip(("logits", "embeddings"), self.outputs))
+        seen: dict[str, Tensor | None] = {"logits": None, "embeddings": None}
+        for what in needs:
+            x = given[what]
+            seen[what] = None if x is None else self._once(what, lambda x=x: x)  # type: ignore[misc]
+        ids = None if self.ids is None else self._once("ids", lambda: self.ids)  # type: ignore[arg-type,return-value]
+        return Outputs(**seen), self.all_labels, ids
