@@ -160,6 +160,9 @@ def test_cosine_head():
     expected = torch.nn.functional.cosine_similarity(z[:, None], head.weight[None], dim=2)
     torch.testing.assert_close(head(z), expected)
     torch.testing.assert_close(head(10 * z), expected)
+    scaled = CosineHead(3, 4, scale=16.0).double()
+    scaled.load_state_dict(head.state_dict())
+    torch.testing.assert_close(scaled(z), 16 * expected)
     assert torch.autograd.gradcheck(head, (z,))
 
     zero = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
@@ -183,6 +186,13 @@ def test_mlp_moons_is_the_papers():
     sizes = [(m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear)]
     assert sizes == [(2, 16), (16, 8), (8, 2), (2, 2)]
     assert (model.embed(torch.randn(50, 2)) >= 0).all()
+
+
+def test_skip_puts_the_input_beside_the_hidden_layer():
+    model = build("mlp", 3, (4,), hidden=(5,), skip=True)
+    x = torch.randn(2, 4)
+    assert model.embedding_size == 9
+    assert torch.equal(model.embed(x)[:, 5:], x)
 
 
 def test_linear_embeds_its_input():

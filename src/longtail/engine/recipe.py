@@ -195,7 +195,7 @@ _RECIPES = {
         # For the highest accuracy of ResNet-32 at its true width: what the strongest one-stage methods train with.
         Recipe(
             "cifar-strong", "resnet32", epochs=200, batch_size=128, lr=0.1, warmup_epochs=5.0, weight_decay=5e-4,
-            nesterov=True, augment="strong", ema=0.999,
+            nesterov=True, augment="autoaugment+cutout", ema=0.999,
         ),
         # Small images and photographs of one's own, from a folder or a list.
         Recipe("images", "resnet32", epochs=60, batch_size=128, lr=0.2, warmup_epochs=3.0, weight_decay=5e-4),

@@ -65,7 +65,7 @@ def build(name: str, num_classes: int, input_shape: Sequence[int], head: str = "
         num_classes: C.
         input_shape: the shape of one input: (3, H, W) for images, (K,) for features. MLPs flatten.
         head: ``"linear"`` or ``"cosine"``.
-        options: ``hidden``, ``dropout``, ``bias`` for "mlp"; anything the factory takes for a factory.
+        options: ``hidden``, ``bias``, ``skip`` for "mlp"; anything the factory takes for a factory.
 
     >>> model = build("mlp", 10, (64,), hidden=(32,))
     >>> model.embedding_size, model.num_classes
@@ -81,7 +81,7 @@ def build(name: str, num_classes: int, input_shape: Sequence[int], head: str = "
     if name not in names():
         raise unknown("model", name, [*names(), "package.module:factory"])
     if name in _MLPS:
-        allowed = ("hidden", "dropout", "bias") if name != "linear" else ()
+        allowed = ("hidden", "bias", "skip") if name != "linear" else ()
         _check_options(name, options, allowed)
         return mlp(num_classes, shape, head, **{**_MLPS[name], **options})
     _check_options(name, options, ())

@@ -28,9 +28,9 @@ class LinearHead(nn.Linear):
 
 
 class CosineHead(nn.Module):
-    """``f_y = cos(w_y, Φ)``: weight (C, K), no bias, values in [−1, 1].
+    """``f_y = s·cos(w_y, Φ)``: weight (C, K), no bias.
 
-    There is no scale here: losses that need one (LDAM's s = 30) apply it themselves. An embedding or a weight of norm 0
+    The scale s is 1 here, since losses that need one (LDAM's s = 30) apply it themselves. An embedding or a weight of norm 0
     has cosine 0 and a finite gradient. Computed in float32 at least: in bf16 a cosine times 30 is off by a tenth.
 
     >>> head = CosineHead(2, 3)
@@ -40,9 +40,9 @@ class CosineHead(nn.Module):
 
     bias: None
 
-    def __init__(self, embedding_size: int, num_classes: int) -> None:
+    def __init__(self, embedding_size: int, num_classes: int, scale: float = 1.0) -> None:
         super().__init__()
-        self.in_features, self.out_features = embedding_size, num_classes
+        self.in_features, self.out_features, self.scale = embedding_size, num_classes, scale
         self.weight = nn.Parameter(torch.empty(num_classes, embedding_size))
         self.bias = None
         self.reset_parameters()
@@ -54,10 +54,10 @@ class CosineHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(device_type=x.device.type, enabled=False):
             dtype = torch.promote_types(compute_dtype(x), self.weight.dtype)
-            return linear(_unit(x.to(dtype)), _unit(self.weight.to(dtype)))
+            return linear(_unit(x.to(dtype)), self.scale * _unit(self.weight.to(dtype)))
 
     def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"in_features={self.in_features}, out_features={self.out_features}, scale={self.scale:g}"
 
 
 def _unit(x: Tensor) -> Tensor:
