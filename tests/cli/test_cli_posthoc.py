@@ -1,0 +1,123 @@
+import json
+
+import numpy as np
+import pytest
+
+from longtail.cli import main
+from longtail.evaluate import Predictions, accuracy
+
+N = [200, 40, 8]
+
+
+def arrays(seed=0):
+    rng = np.random.default_rng(seed)
+    mu = 2 * np.eye(3)
+    found = {}
+    for part, sizes in (("train", N), ("val", [30] * 3), ("test", [100] * 3)):
+        y = np.repeat(np.arange(3), sizes)
+        x = mu[y] + rng.normal(size=(len(y), 3))
+        found[f"{part}_embeddings"], found[f"{part}_labels"] = x, y
+        found[f"{part}_logits"] = x @ mu.T - 2 + np.log(np.array(N) / sum(N))
+    return {**found, "head_weight": mu, "head_bias": np.log(np.array(N) / sum(N)) - 2}
+
+
+def run(capsys, *argv):
+    with pytest.raises(SystemExit) as stop:
+        main(["posthoc", *map(str, argv)])
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+@pytest.fixture
+def file(tmp_path):
+    np.savez(tmp_path / "p.npz", **arrays())
+    return tmp_path / "p.npz"
+
+
+@pytest.mark.parametrize("method", ["tau-norm", "logit-adjust", "lws", "ncm", "knn"])
+def test_every_method_on_a_foreign_file(capsys, file, tmp_path, method):
+    out_file = tmp_path / "new.safetensors"
+    code, out, err = run(capsys, file, "--method", method, "--out", out_file)
+    assert (code, err) == (0, "")
+    assert "test before" in out
+    row = next(line for line in out.splitlines() if line.startswith(f"test {method}"))
+    new = Predictions.load(out_file)
+    shown = float(row.split()[2])
+    assert shown == pytest.approx(100 * accuracy.summary(new.test.logits, new.test.labels, N).balanced, abs=0.006)
+    assert "head (1)" in out
+    assert ("chosen on 90 validation samples" in out) == (method != "ncm")
+
+
+def test_a_run_folder_takes_counts_from_its_split(capsys, tmp_path):
+    Predictions.from_tensors(arrays()).save(tmp_path / "predictions.safetensors")
+    (tmp_path / "split.json").write_text(json.dumps({"counts": [500, 400, 5]}))
+    code, out, _ = run(capsys, tmp_path, "--method", "logit-adjust", "--value", "0.5")
+    assert code == 0
+    assert "head (2)" in out
+    assert "tau = 0.5 (as set)" in out
+    assert "no classes" in out
+
+
+def test_counts_unknown(capsys, tmp_path):
+    a = arrays()
+    np.savez(tmp_path / "q.npz", logits=a["test_logits"], labels=a["test_labels"], val_logits=a["val_logits"],
+             val_labels=a["val_labels"])  # fmt: skip
+    code, out, _ = run(capsys, tmp_path / "q.npz", "--method", "logit-adjust")
+    assert code == 0
+    assert "prior is estimated" in out
+    assert "head" not in out.split("prior is estimated")[1]
+    code, out, _ = run(capsys, tmp_path / "q.npz", "--method", "logit-adjust", "--counts", "200,40,8", "--grid", "0,1")
+    assert code == 0
+    assert "head (1)" in out
+    assert "1.1:" not in out
+
+
+def test_features_without_logits(capsys, tmp_path):
+    features = {k: v for k, v in arrays().items() if "logits" not in k and "head" not in k}
+    np.savez(tmp_path / "f.npz", **features)
+    code, out, _ = run(capsys, tmp_path / "f.npz", "--method", "knn")
+    assert code == 0
+    assert "test knn" in out
+    assert "before" not in out
+    assert "head (1)" in out
+    code, _, err = run(capsys, tmp_path / "f.npz", "--method", "logit-adjust")
+    assert code == 2
+    assert "train_logits are not" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--method", "tau"], "Valid: tau-norm"),
+        (["--method", "knn", "--value", "2.5"], "whole number"),
+        (["--method", "knn", "--value", "1000"], "between 1 and"),
+        (["--method", "tau-norm", "--value", "1", "--grid", "1,2"], "not both"),
+        (["--method", "tau-norm", "--grid", "a,b"], "separated by commas"),
+        (["--method", "tau-norm", "--counts", "1,2"], "of 2 classes"),
+        (["--method", "tau-norm", "--counts", "some"], "cannot read training counts"),
+        (["--method", "tau-norm", "--out", "x.csv"], ".npz or .safetensors"),
+        (["--method", "ncm", "--value", "1"], "no knob"),
+        ([], "--method"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_2(capsys, file, argv, says):
+    code, _, err = run(capsys, file, *argv)
+    assert code == 2
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_bad_files(capsys, tmp_path):
+    a = arrays()
+    a["test_logits"][7, 1] = np.nan
+    np.savez(tmp_path / "bad.npz", **a)
+    code, _, err = run(capsys, tmp_path / "bad.npz", "--method", "logit-adjust")
+    assert code == 2
+    assert "bad.npz: test_logits must be finite, but row 7 holds nan" in err
+    code, _, err = run(capsys, tmp_path / "none.npz", "--method", "ncm")
+    assert code == 2
+    assert "no such file" in err
+    np.savez(tmp_path / "train.npz", train_logits=a["train_logits"], train_labels=a["train_labels"])
+    code, _, err = run(capsys, tmp_path / "train.npz", "--method", "logit-adjust", "--value", "1")
+    assert code == 2
+    assert "neither a validation nor a test part" in err
