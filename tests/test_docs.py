@@ -76,7 +76,11 @@ def run(arguments: list[str]) -> None:
     from longtail.cli import main
 
     if arguments and arguments[0] in ("train", "compare", "sweep"):
-        arguments = smaller(arguments, {"--epochs": "1"} | ({"--seeds": "1"} if arguments[0] == "compare" else {}))
+        arguments = smaller(
+            arguments, {"--epochs": "1"} | ({} if arguments[0] == "train" else {"--seeds": "1", "--jobs": "1"})
+        )
+        if "photos" in arguments:
+            arguments = [*arguments, "--option", "size=16"]
     with pytest.raises(SystemExit) as done:
         main(arguments)
     assert done.value.code == 0, f"longtail {shlex.join(arguments)} exits with {done.value.code}"
@@ -91,6 +95,15 @@ def smaller(arguments: list[str], options: dict[str, str]) -> list[str]:
     return arguments
 
 
+def save_nothing(figure, stem):
+    """Figures have tests of their own; drawing them in three formats is most of the time that a report takes."""
+    paths = [Path(f"{stem}.{kind}") for kind in ("png", "svg", "pdf")]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    return paths
+
+
 @pytest.fixture
 def desk(tmp_path, monkeypatch):
     """A folder with what the pages speak of: class folders of real digits, new images, a CSV, features."""
@@ -98,6 +111,7 @@ def desk(tmp_path, monkeypatch):
     from sklearn.datasets import load_digits
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("longtail.report.figures.save", save_nothing)
     pixels, labels = load_digits(return_X_y=True)
     rows = ["image,label"]
     (tmp_path / "new").mkdir()
