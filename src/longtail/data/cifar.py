@@ -129,6 +129,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
             return np.zeros(0).__reduce__()[0]
+        if module in ("numpy.core.numeric", "numpy._core.numeric") and name == "_frombuffer":  # pickle protocol 5
+            return _array
         if (module, name) == ("numpy", "ndarray"):
             return np.ndarray
         if (module, name) == ("numpy", "dtype"):
@@ -136,6 +138,10 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) == ("_codecs", "encode"):  # how Python 3 pickles bytes for old protocols
             return _latin1
         raise InputError(f"refused {module}.{name}: only NumPy arrays and plain containers may be in it")
+
+
+def _array(buffer: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
+    return np.frombuffer(buffer, dtype=dtype).reshape(shape, order=order)
 
 
 def _latin1(text: Any, encoding: Any = "latin1") -> bytes:
