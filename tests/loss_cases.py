@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import references as naive
 import torch
 
+import references as naive
 from longtail import ClassCounts
 from longtail.losses import (
     Center,
@@ -85,7 +85,9 @@ class Case:
             given["ids"] = torch.arange(len(labels)) // 2
         return term((x, None) if self.logits else (None, x), labels, **given)
 
-    def expect(self, x: torch.Tensor, labels: torch.Tensor, ids: Any = None, keys: Features | None = None) -> torch.Tensor:
+    def expect(
+        self, x: torch.Tensor, labels: torch.Tensor, ids: Any = None, keys: Features | None = None
+    ) -> torch.Tensor:
         given: dict[str, Any] = {}
         if self.ids and ids is None:
             ids = torch.arange(len(labels)) // 2
@@ -101,7 +103,9 @@ class Case:
         return self.name
 
 
-def _ce(name: str, first: bool = False, shift: bool = True, knobs: dict[str, Any] | None = None, **reference: Any) -> Case:
+def _ce(
+    name: str, first: bool = False, shift: bool = True, knobs: dict[str, Any] | None = None, **reference: Any
+) -> Case:
     return Case(
         f"ce-{name}",
         lambda: MarginCrossEntropy(COUNTS, **(knobs or {})),
@@ -120,45 +124,119 @@ CASES = [
     _ce("half-tau", knobs={"margin": Margin(other=LogPrior(0.5))}, other=[v / 2 for v in LOG_PRIOR]),
     _ce("target", knobs={"margin": Margin(target=Listed(LDAM))}, target=LDAM),
     _ce("weights", knobs={"margin": SOFT_MARGIN, "weights": WEIGHTS}, target=LDAM, other=PRIOR, weights=WEIGHTS),
-    _ce("scale", shift=False, knobs={"margin": Margin.log_ratio(), "scale": SCALE}, scale=SCALE,
-        target=[-v for v in LOG_PRIOR], other=LOG_PRIOR),
+    _ce(
+        "scale",
+        shift=False,
+        knobs={"margin": Margin.log_ratio(), "scale": SCALE},
+        scale=SCALE,
+        target=[-v for v in LOG_PRIOR],
+        other=LOG_PRIOR,
+    ),
     _ce("focal", knobs={"focal": 1.5, "weights": WEIGHTS}, focal=1.5, weights=WEIGHTS),
     _ce("focal-margin", knobs={"focal": 0.5, "margin": SOFT_MARGIN}, focal=0.5, target=LDAM, other=PRIOR),
     _ce("smooth", knobs={"label_smoothing": 0.1, "weights": WEIGHTS}, smoothing=0.1, weights=WEIGHTS),
-    _ce("smooth-margin", knobs={"label_smoothing": 0.1, "margin": SOFT_MARGIN, "weights": WEIGHTS, "focal": 2.0},
-        smoothing=0.1, target=LDAM, other=PRIOR, weights=WEIGHTS, focal=2.0),
-    Case("hard-margin", lambda: HardMargin(COUNTS, margin=SOFT_MARGIN),
-         lambda f, y: naive.hard_margin(f, y, LDAM, PRIOR), logits=True, shift=True),
-    Case("sigmoid-focal", lambda: SigmoidFocal(COUNTS, weights=EffectiveNumber(0.99)),
-         lambda f, y: naive.sigmoid_focal(f, y, 1.0, EFFECTIVE), logits=True),
-    Case("sigmoid-focal-2", lambda: SigmoidFocal(COUNTS, gamma=2.0),
-         lambda f, y: naive.sigmoid_focal(f, y, 2.0, [1.0] * C), logits=True, first=False),
+    _ce(
+        "smooth-margin",
+        knobs={"label_smoothing": 0.1, "margin": SOFT_MARGIN, "weights": WEIGHTS, "focal": 2.0},
+        smoothing=0.1,
+        target=LDAM,
+        other=PRIOR,
+        weights=WEIGHTS,
+        focal=2.0,
+    ),
+    Case(
+        "hard-margin",
+        lambda: HardMargin(COUNTS, margin=SOFT_MARGIN),
+        lambda f, y: naive.hard_margin(f, y, LDAM, PRIOR),
+        logits=True,
+        shift=True,
+    ),
+    Case(
+        "sigmoid-focal",
+        lambda: SigmoidFocal(COUNTS, weights=EffectiveNumber(0.99)),
+        lambda f, y: naive.sigmoid_focal(f, y, 1.0, EFFECTIVE),
+        logits=True,
+    ),
+    Case(
+        "sigmoid-focal-2",
+        lambda: SigmoidFocal(COUNTS, gamma=2.0),
+        lambda f, y: naive.sigmoid_focal(f, y, 2.0, [1.0] * C),
+        logits=True,
+        first=False,
+    ),
     Case("hybrid", lambda: Hybrid(COUNTS), naive.hybrid, logits=True),
-    Case("pull", lambda: Pull(COUNTS, alpha=Power(1.0, scale=0.1, of="count")),
-         lambda x, y, **k: naive.pull(x, y, ALPHA, **k), shift=True, still=True, keyed=True),
-    Case("hard-pull", lambda: HardPull(COUNTS, alpha=Power(1.0, scale=0.1, of="count")),
-         lambda x, y, **k: naive.hard_pull(x, y, ALPHA, **k), shift=True, still=True, keyed=True),
+    Case(
+        "pull",
+        lambda: Pull(COUNTS, alpha=Power(1.0, scale=0.1, of="count")),
+        lambda x, y, **k: naive.pull(x, y, ALPHA, **k),
+        shift=True,
+        still=True,
+        keyed=True,
+    ),
+    Case(
+        "hard-pull",
+        lambda: HardPull(COUNTS, alpha=Power(1.0, scale=0.1, of="count")),
+        lambda x, y, **k: naive.hard_pull(x, y, ALPHA, **k),
+        shift=True,
+        still=True,
+        keyed=True,
+    ),
     Case("center", lambda: Center(COUNTS), naive.center, shift=True, still=True),
-    Case("range", lambda: Range(COUNTS, gamma=30.0),
-         lambda x, y: naive.range_loss(x, y, 30.0), shift=True, still=True),
-    Case("range-1", lambda: Range(COUNTS), lambda x, y: naive.range_loss(x, y, 1.0), shift=True, still=True, first=False),
+    Case("range", lambda: Range(COUNTS, gamma=30.0), lambda x, y: naive.range_loss(x, y, 30.0), shift=True, still=True),
+    Case(
+        "range-1", lambda: Range(COUNTS), lambda x, y: naive.range_loss(x, y, 1.0), shift=True, still=True, first=False
+    ),
     Case("spreadout", lambda: Spreadout(COUNTS), naive.spreadout),
-    Case("dro-lt", lambda: DroLt(COUNTS), lambda x, y, **k: naive.dro_lt(x, y, EPSILON, **k),
-         shift=True, still=True, keyed=True),
-    Case("dro-lt-0", lambda: DroLt(COUNTS, epsilon=Constant(0.0)),
-         lambda x, y, **k: naive.dro_lt(x, y, [0.0] * C, **k), shift=True, still=True, keyed=True, first=False),
-    Case("dro-lt-frozen", lambda: DroLt(COUNTS, centroids=CENTROIDS),
-         lambda x, y, **k: naive.dro_lt(x, y, EPSILON, CENTROIDS.tolist(), **k), keyed=True, first=False),
+    Case(
+        "dro-lt",
+        lambda: DroLt(COUNTS),
+        lambda x, y, **k: naive.dro_lt(x, y, EPSILON, **k),
+        shift=True,
+        still=True,
+        keyed=True,
+    ),
+    Case(
+        "dro-lt-0",
+        lambda: DroLt(COUNTS, epsilon=Constant(0.0)),
+        lambda x, y, **k: naive.dro_lt(x, y, [0.0] * C, **k),
+        shift=True,
+        still=True,
+        keyed=True,
+        first=False,
+    ),
+    Case(
+        "dro-lt-frozen",
+        lambda: DroLt(COUNTS, centroids=CENTROIDS),
+        lambda x, y, **k: naive.dro_lt(x, y, EPSILON, CENTROIDS.tolist(), **k),
+        keyed=True,
+        first=False,
+    ),
     Case("infonce", lambda: InfoNCE(COUNTS), naive.infonce, ids=True, keyed=True),
-    Case("infonce-unit", lambda: InfoNCE(COUNTS, normalise=True, temperature=0.1),
-         lambda x, y, **k: naive.infonce(x, y, normalise=True, temperature=0.1, **k), ids=True, keyed=True, first=False),
+    Case(
+        "infonce-unit",
+        lambda: InfoNCE(COUNTS, normalise=True, temperature=0.1),
+        lambda x, y, **k: naive.infonce(x, y, normalise=True, temperature=0.1, **k),
+        ids=True,
+        keyed=True,
+        first=False,
+    ),
     Case("supcon", lambda: SupCon(COUNTS), naive.supcon, keyed=True),
-    Case("supcon-unit", lambda: SupCon(COUNTS, normalise=True, temperature=0.1),
-         lambda x, y, **k: naive.supcon(x, y, True, 0.1, **k), keyed=True, first=False),
+    Case(
+        "supcon-unit",
+        lambda: SupCon(COUNTS, normalise=True, temperature=0.1),
+        lambda x, y, **k: naive.supcon(x, y, True, 0.1, **k),
+        keyed=True,
+        first=False,
+    ),
     Case("triplet", lambda: Triplet(COUNTS), naive.triplet, keyed=True),
-    Case("triplet-unit", lambda: Triplet(COUNTS, gamma=0.3, normalise=True),
-         lambda x, y, **k: naive.triplet(x, y, 0.3, True, **k), keyed=True, first=False),
-]  # fmt: skip
+    Case(
+        "triplet-unit",
+        lambda: Triplet(COUNTS, gamma=0.3, normalise=True),
+        lambda x, y, **k: naive.triplet(x, y, 0.3, True, **k),
+        keyed=True,
+        first=False,
+    ),
+]
 
 
 def batch(case: Case, size: int = 9, seed: int = 0, scale: float = 1.0, dtype: torch.dtype = torch.float64) -> Any:

@@ -60,11 +60,8 @@ def others(i: int, labels: list[int], embeddings: Rows, ids: list[int] | None, k
 
 
 def margin_ce_of(f: list[float], y: int, target: list[float], other: list[float], scale: list[float]) -> float:
-    exponents = []
-    for other_y in range(len(f)):
-        if other_y != y:
-            exponents.append(target[y] + other[other_y] + scale[other_y] * f[other_y] - scale[y] * f[y])
-    return log1p_sum(exponents)
+    own = scale[y] * f[y]
+    return log1p_sum([target[y] + other[k] + scale[k] * f[k] - own for k in range(len(f)) if k != y])
 
 
 def margin_cross_entropy(

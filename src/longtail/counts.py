@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -42,16 +44,18 @@ class ClassCounts:
         n = _as_tensor(counts, "counts")
         if n.ndim != 1 or n.numel() == 0:
             raise InputError(f"counts must be one number a class, got shape {tuple(n.shape)}")
+        n = n.detach().to("cpu")
+        if n.is_complex() or n.dtype == torch.bool:
+            raise InputError(f"counts must be whole numbers, got dtype {n.dtype}")
         if n.is_floating_point():
-            if not bool(torch.isfinite(n).all()) or not bool((n == n.round()).all()):
-                bad = n[~(n == n.round())]
-                raise InputError(f"counts must be whole numbers, got {bad[0].item() if bad.numel() else n.tolist()}")
-        elif n.is_complex():
-            raise InputError("counts must be whole numbers, got complex ones")
+            n = n.double()
+            wrong = ~torch.isfinite(n) | (n != n.round()) | (n.abs() >= 2**53)
+            if bool(wrong.any()):
+                raise InputError(f"counts must be whole numbers, got {n[wrong][0].item()}")
+        n = n.to(torch.int64, copy=True)
         if bool((n < 0).any()):
             first = int((n < 0).nonzero()[0])
-            raise InputError(f"counts must not be negative, got {n[first].item()} for class {first}")
-        n = n.to("cpu", torch.int64)
+            raise InputError(f"counts must not be negative, got {int(n[first])} for class {first}")
         if int(n.sum()) == 0:
             raise InputError("counts are all zero: at least one class must have a sample")
         self.n = n
@@ -73,17 +77,19 @@ class ClassCounts:
             if y.numel() == 0:
                 raise InputError("there are no labels to count: give at least one, or pass counts")
             num_classes = max(int(y.max()) + 1, 1)
+        elif not isinstance(num_classes, Integral) or num_classes < 1:
+            raise InputError(f"num_classes must be a whole number >= 1, got {num_classes!r}")
         outside = (y < 0) | (y >= num_classes)
         if bool(outside.any()):
             raise InputError(f"label {int(y[outside][0])} is outside [0, {num_classes})")
-        return cls(torch.bincount(y, minlength=num_classes))
+        return cls(torch.bincount(y, minlength=int(num_classes)))
 
     @classmethod
     def from_dataset(cls, dataset: Any, num_classes: int | None = None) -> ClassCounts:
         """Count the labels of a torch dataset.
 
-        Uses ``targets``, ``labels`` or the last tensor of a ``TensorDataset`` where there is one, follows ``Subset``,
-        and otherwise reads every sample's last element once.
+        Uses ``targets``, ``labels`` or the last tensor of a ``TensorDataset`` where there is one, follows ``Subset``
+        and ``ConcatDataset``, and otherwise reads every sample's last element once.
         """
         labels, classes = _dataset_labels(dataset)
         if num_classes is None and classes:
@@ -157,24 +163,33 @@ def _preview(values: Any) -> str:
     return f"[{text}, …]" if len(values) > 3 else f"[{text}]"
 
 
-def _dataset_labels(dataset: Any) -> tuple[Any, Sequence[str] | None]:
-    from torch.utils.data import Subset, TensorDataset
+def _dataset_labels(dataset: Any) -> tuple[Tensor, Sequence[str] | None]:
+    from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-    if isinstance(dataset, Subset):
-        labels, classes = _dataset_labels(dataset.dataset)
-        return _as_tensor(labels, "labels")[torch.as_tensor(dataset.indices)], classes
+    if isinstance(dataset, ConcatDataset):
+        parts = [_dataset_labels(part) for part in dataset.datasets]
+        classes = max((c for _, c in parts if c), key=len, default=None)
+        return torch.cat([labels for labels, _ in parts]), classes
     classes = getattr(dataset, "classes", None)
+    classes = classes if isinstance(classes, (list, tuple)) else None
     for name in ("targets", "labels"):
-        if hasattr(dataset, name):
-            return getattr(dataset, name), classes
+        if getattr(dataset, name, None) is not None:
+            return _as_tensor(getattr(dataset, name), "labels"), classes
     if isinstance(dataset, TensorDataset):
         return dataset.tensors[-1], classes
-    if not hasattr(dataset, "__len__"):
+    if isinstance(dataset, Subset):
+        labels, classes = _dataset_labels(dataset.dataset)
+        return labels[torch.as_tensor(dataset.indices, dtype=torch.long)], classes
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise InputError(f"{type(dataset).__name__} has no length: count its labels yourself and pass them")
-    labels = []
-    for i in range(len(dataset)):
-        sample = dataset[i]
-        if not isinstance(sample, (tuple, list)) or len(sample) < 2:
-            raise InputError(f"sample {i} of {type(dataset).__name__} is not an (input, label) pair")
-        labels.append(int(sample[-1]))
-    return labels, classes
+    return torch.tensor([_label(dataset, i) for i in range(len(dataset))], dtype=torch.long), classes
+
+
+def _label(dataset: Any, i: int) -> int:
+    sample = dataset[i]
+    if not isinstance(sample, (tuple, list)) or len(sample) < 2:
+        raise InputError(f"sample {i} of {type(dataset).__name__} is not an (input, label) pair")
+    try:
+        return operator.index(sample[-1])
+    except TypeError:
+        raise InputError(f"the label of sample {i} must be a whole number, got {sample[-1]!r}") from None

@@ -25,6 +25,7 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -34,9 +35,13 @@ from .counts import ClassCounts
 from .errors import InputError, unknown
 
 
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(f"{name} must be a finite number, got {value!r}")
+def _check_numbers(function: PerClass, *names: str) -> None:
+    """Finite numbers of any kind (NumPy's too) become floats, so that printing and plain data are the same for all."""
+    for name in names:
+        value = getattr(function, name)
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise InputError(f"{type(function).__name__}'s {name} must be a finite number, got {value!r}")
+        object.__setattr__(function, name, float(value))
 
 
 class PerClass:
@@ -69,7 +74,7 @@ class Constant(PerClass):
     value: float
 
     def __post_init__(self) -> None:
-        _check_number("Constant's value", self.value)
+        _check_numbers(self, "value")
 
     def __call__(self, counts: ClassCounts) -> Tensor:
         return torch.full((counts.num_classes,), float(self.value), dtype=torch.float64)
@@ -84,8 +89,7 @@ class Power(PerClass):
     of: Literal["prior", "count"] = "prior"
 
     def __post_init__(self) -> None:
-        _check_number("Power's exponent", self.exponent)
-        _check_number("Power's scale", self.scale)
+        _check_numbers(self, "exponent", "scale")
         if self.of not in ("prior", "count"):
             raise unknown("Power of", self.of, ("prior", "count"))
 
@@ -105,7 +109,7 @@ class LogPrior(PerClass):
     tau: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_number("LogPrior's tau", self.tau)
+        _check_numbers(self, "tau")
 
     def __call__(self, counts: ClassCounts) -> Tensor:
         return self.tau * counts.safe_prior.log()
@@ -119,7 +123,7 @@ class EffectiveNumber(PerClass):
     beta: float = 0.9999
 
     def __post_init__(self) -> None:
-        _check_number("EffectiveNumber's beta", self.beta)
+        _check_numbers(self, "beta")
         if not 0 <= self.beta < 1:
             raise InputError(f"EffectiveNumber's beta must be in [0, 1), got {self.beta}")
 
@@ -141,8 +145,7 @@ class Ldam(PerClass):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_number("Ldam's max_margin", self.max_margin)
-        _check_number("Ldam's scale", self.scale)
+        _check_numbers(self, "max_margin", "scale")
 
     def __call__(self, counts: ClassCounts) -> Tensor:
         root = counts.safe_n**-0.25
@@ -156,7 +159,7 @@ class Relative(PerClass):
     exponent: float
 
     def __post_init__(self) -> None:
-        _check_number("Relative's exponent", self.exponent)
+        _check_numbers(self, "exponent")
 
     def __call__(self, counts: ClassCounts) -> Tensor:
         return (counts.safe_n / counts.n.max()) ** self.exponent
@@ -177,7 +180,9 @@ class Margin:
         for name in ("target", "other"):
             part = getattr(self, name)
             if part is not None and not isinstance(part, PerClass):
-                raise InputError(f"Margin's {name} must be a per-class function such as LogPrior() or None, got {part!r}")
+                raise InputError(
+                    f"Margin's {name} must be a per-class function such as LogPrior() or None, got {part!r}"
+                )
 
     @classmethod
     def log_ratio(cls, tau: float = 1.0) -> Margin:
@@ -202,7 +207,7 @@ def from_data(data: Any) -> Any:
         return Constant(float(data))
     if not isinstance(data, dict) or "kind" not in data:
         raise InputError(f"a margin's plain data is a mapping with a 'kind', got {data!r}")
-    kind = KINDS.get(data["kind"])
+    kind = KINDS.get(str(data["kind"]))
     if kind is None:
         raise unknown("margin kind", data["kind"], KINDS)
     fields = {k: v for k, v in data.items() if k != "kind"}
@@ -212,6 +217,9 @@ def from_data(data: Any) -> Any:
     for name in fields:
         if name not in valid:
             raise unknown(f"field of {data['kind']}", name, valid)
+    for f in dataclasses.fields(kind):
+        if f.default is dataclasses.MISSING and f.name not in fields:
+            raise InputError(f"the plain data of {data['kind']} lacks {f.name!r}, got {data!r}")
     return kind(**fields)
 
 
@@ -221,7 +229,7 @@ _LOG_PRIOR = re.compile(rf"^(?:({_NUMBER})\s*\*\s*)?log[_ ]?prior$")
 _EFFECTIVE = re.compile(rf"^effective\(({_NUMBER})\)$")
 
 
-def parse(text: str | float | PerClass) -> PerClass:
+def parse(text: str | float | dict[str, Any] | PerClass) -> PerClass:
     """Read the short form: ``3``, ``count``, ``n^0.5``, ``10*prior^0.5``, ``0.5*log_prior``, ``effective(0.999)``."""
     if isinstance(text, PerClass):
         return text

@@ -93,8 +93,8 @@ class Range(Term):
         means, used, _ = class_means(x, labels)
         with torch.no_grad():
             pairs = (used[:, None] & used[None, :]).triu(1)
-            closest = torch.where(pairs, squared_distances(means, means), torch.inf).argmin()
-        a, b = means[closest // len(x)], means[closest % len(x)]
+            closest = torch.where(pairs, squared_distances(means, means), torch.inf).flatten().argmin(0, keepdim=True)
+        a, b = means.index_select(0, closest // len(x)), means.index_select(0, closest % len(x))
         value = F.relu(self.gamma - (a - b).square().sum())
         return torch.where(pairs.any(), value, 0.0).expand(len(x))
 
