@@ -110,11 +110,10 @@ def test_bootstrap_interval_is_that_of_plain_resampling():
     logits, labels, counts = sample(300)
     s = accuracy.summary(logits, labels, counts)
     fast = accuracy.bootstrap(s.correct, labels, counts, resamples=4000)["balanced"]
-    rng, draws = np.random.default_rng(1), []
+    rng = np.random.default_rng(1)
     by_class = [np.flatnonzero(labels.numpy() == c) for c in range(7)]
     correct = s.correct.numpy()
-    for _ in range(2000):
-        draws.append(np.mean([correct[rng.choice(m, len(m))].mean() for m in by_class]))
+    draws = [np.mean([correct[rng.choice(m, len(m))].mean() for m in by_class]) for _ in range(2000)]
     low, high = np.percentile(draws, [2.5, 97.5])
     assert fast.value == pytest.approx(s.balanced)
     assert fast.low == pytest.approx(low, abs=0.006)

@@ -34,7 +34,7 @@ def made():
 
 
 def test_keys_and_plain_json(made):
-    p, s = made
+    _, s = made
     assert json.loads(json.dumps(s, allow_nan=False)) == s
     assert set(s) == {"format", "test", "val", "train", "posthoc", "diagnostics", "theory"}
     common = {"n", "balanced", "balanced_ci", "accuracy", "groups", "per_class", "per_class_n", "worst_class"} | {
