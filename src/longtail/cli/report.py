@@ -92,8 +92,8 @@ def _foreign(path: Path, counts: str | None) -> Run:
     predictions = Predictions.load(path, None if counts is None else read_counts(counts))
     if predictions.counts is None:
         raise InputError(
-            f"{path} has no training counts, which define head, torso and tail: store 'counts' or 'train_labels' in it, "
-            "or give --counts"
+            f"{path} has no training counts, which define head, torso and tail: store 'counts' or 'train_labels' in "
+            "it, or give --counts"
         )
     known = predictions.counts
     config = {"format": FORMAT, "method": path.stem, "knobs": {}, "data": {"name": path.name, "options": {}}}

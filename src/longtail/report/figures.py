@@ -49,6 +49,7 @@ _RC: Any = {
     "axes.unicode_minus": True,
 }
 _DPI = 160
+FEW = 10  # fewer samples than this are drawn one by one
 
 F = TypeVar("F", bound=Callable[..., Figure])
 
@@ -107,9 +108,17 @@ def two_moons(data: Points | None, embeddings: Mapping[str, Points], class_names
         is_data = data is not None and i == 0
         ax.set_xlabel("input 1" if is_data else "embedding 1")
         ax.set_ylabel("input 2" if is_data else "embedding 2")
+    _share_limits(axes[1:] if data is not None else axes)  # compactness shows on one scale only
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(classes), markerscale=1.6)
     return figure
+
+
+def _share_limits(axes: Sequence[Axes]) -> None:
+    for low_high, set_limits in ((Axes.get_xlim, Axes.set_xlim), (Axes.get_ylim, Axes.set_ylim)):
+        ends = np.asarray([low_high(ax) for ax in axes])
+        for ax in axes:
+            set_limits(ax, ends[:, 0].min(), ends[:, 1].max())
 
 
 @_styled
@@ -174,7 +183,10 @@ def group_accuracy(
 def margin_distributions(
     curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Mapping[str, Style] | None = None
 ) -> Figure:
-    """Figure 3: density of the logit margin γ(x, y) = f_y(x) − max f_y'(x), one panel a label (the outer key)."""
+    """Figure 3: density of the logit margin γ(x, y) = f_y(x) − max f_y'(x), one panel a label (the outer key).
+
+    A label with fewer than ten samples has no density worth the name: its samples are drawn one by one.
+    """
     figure = _densities(curves, _margin_axis(split), looks, title)
     for ax in figure.axes:
         ax.axvline(0, color="#222222", linewidth=0.8, linestyle=":")
@@ -287,9 +299,9 @@ def _margin_axis(split: str) -> str:
 def _panels(
     count: int, *, height: float, width: float | None = None, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of panels, three in a row."""
+    """A figure of panels, at most three in a row."""
     count = max(count, 1)
-    columns = min(count, 3)
+    columns = 2 if count == 4 else min(count, 3)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(width or max(3.3 * columns, 4.2), height * rows + 0.5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -305,17 +317,36 @@ def _densities(
 ) -> Figure:
     figure, axes = _panels(len(curves), height=2.9)
     for ax, (panel, rows) in zip(axes, curves.items()):
-        for label, look in style.of(rows, looks).items():
-            x, y = _density(np.asarray(rows[label]["quantiles"], dtype=float), int(rows[label].get("n", 101)), low)
-            ax.plot(x, y, color=look.color, linestyle=look.line, linewidth=1.6, label=label)
-            ax.fill_between(x, y, color=look.color, alpha=0.08, linewidth=0)
-        ax.set_ylim(bottom=0)
+        looked = style.of(rows, looks)
+        sizes = {label: int(rows[label].get("n", 101)) for label in rows}
+        if max(sizes.values()) < FEW:
+            _strips(ax, rows, looked, sizes)
+        else:
+            for label, look in looked.items():
+                x, y = _density(np.asarray(rows[label]["quantiles"], dtype=float), sizes[label], low)
+                ax.plot(x, y, color=look.color, linestyle=look.line, linewidth=1.6, label=label)
+                ax.fill_between(x, y, color=look.color, alpha=0.08, linewidth=0)
+            ax.set_ylim(bottom=0)
         ax.set_title(panel)
         ax.set_xlabel(xlabel)
     axes[0].set_ylabel("density")
     figure.suptitle(title, fontsize=10)
     _legend(figure, axes[0], _all_labels(curves))
     return figure
+
+
+def _strips(ax: Axes, rows: Curves, looks: Mapping[str, Style], sizes: Mapping[str, int]) -> None:
+    """Too few samples for a density: every sample as a mark, a row a method."""
+    for i, (label, look) in enumerate(looks.items()):
+        quantiles = np.asarray(rows[label]["quantiles"], dtype=float)
+        places = np.linspace(0, 1, sizes[label])  # the i-th of n samples is the quantile i/(n − 1)
+        values = np.interp(places, np.linspace(0, 1, quantiles.size), quantiles)
+        ax.plot(
+            values, np.full(values.size, -i), color=look.color, marker=look.marker, linestyle=look.line, label=label
+        )
+    ax.set_yticks([])
+    ax.set_ylim(-len(rows) + 0.4, 0.6)
+    ax.text(0.99, 0.99, "one mark a sample", transform=ax.transAxes, ha="right", va="top", fontsize=7, style="italic")
 
 
 def _density(quantiles: np.ndarray, n: int, low: float | None) -> tuple[np.ndarray, np.ndarray]:

@@ -21,8 +21,8 @@ def results_page(sets: Sequence[DataSet], found: Found, pictures: Mapping[str, S
     parts = [
         "# Results",
         "This page is generated from run folders by `longtail report … --docs`; edit nothing here. The paper is "
-        f"{paper.TITLE}. A difference is called confirmed or contradicted only where its 95 % interval over test samples "
-        "leaves out 0 and all seeds agree.",
+        f"{paper.TITLE}. A difference is called confirmed or contradicted only where its 95 % interval over test "
+        "samples leaves out 0 and all seeds agree.",
         "## What was run and what was not",
         details.not_run(sets).markdown(),
     ]
@@ -44,33 +44,32 @@ def results_page(sets: Sequence[DataSet], found: Found, pictures: Mapping[str, S
 def paragraph(data: DataSet) -> str:
     """In plain words: which claims the runs confirm, which not, which they cannot decide, and at what scale."""
     by_verdict: dict[str, list[str]] = {}
+    beyond = []
     for claim in claims.check(data):
-        by_verdict.setdefault(claim.verdict.split(" (")[0], []).append(_lower(claim.text))
+        if claim.where == claims.OURS:
+            beyond.append(f"{claim.text}: {claim.verdict}")
+        else:
+            by_verdict.setdefault(claim.verdict.split(" (")[0], []).append(claim.text)
     seeds = sorted({len(group.runs) for group in data.groups})
     epochs = sorted({group.first.epochs for group in data.groups if group.first.epochs is not None})
     scale = f"{_span(epochs)} epochs" if epochs else "an unknown number of epochs"
     if data.name in paper.TABLE3:
         scale += f" (the paper: {paper.TABLE3[data.name].epochs})"
-    said = [
-        f"At the scale of these runs, {scale} and {_span(seeds)} seed{'' if seeds == [1] else 's'} a configuration:"
-    ]
+    several = "" if seeds == [1] else "s"
+    said = [f"These runs had {scale} and {_span(seeds)} seed{several} a configuration."]
     words = {
-        "confirmed": "we could confirm that",
-        "consistent": "the runs are consistent with:",
-        "contradicted": "the runs contradict that",
-        "undecided": "the runs cannot decide whether",
-        claims.NOT_TESTED: "not tested was whether",
+        "confirmed": "Confirmed",
+        "consistent": "Consistent with the runs",
+        "contradicted": "Contradicted",
+        "undecided": "Undecided",
+        claims.NOT_TESTED: "Not tested",
     }
-    for verdict, phrase in words.items():
-        if verdict in by_verdict:
-            said.append(f"{phrase} {'; '.join(by_verdict[verdict])}.")
-    return " ".join(said[:1] + [s[0].upper() + s[1:] for s in said[1:]])
-
-
-def _lower(text: str) -> str:
-    """A claim in the middle of a sentence; names keep their capitals."""
-    first = text.split(" ", 1)[0]
-    return text if first.isupper() or any(c.isupper() for c in first[1:]) else text[:1].lower() + text[1:]
+    said += [
+        f"**{word}:** {'; '.join(by_verdict[verdict])}." for verdict, word in words.items() if verdict in by_verdict
+    ]
+    if beyond:
+        said.append(f"**Beyond the paper:** {'; '.join(beyond)}.")
+    return " ".join(said)
 
 
 def _span(values: Sequence[int]) -> str:

@@ -222,7 +222,8 @@ def breakdown(data: DataSet) -> Table:
     columns += ["Worst class", "Geometric mean", "Harmonic mean", "ECE", "Plain accuracy", "95 % interval, first seed"]
     rows: list[list[Cell]] = []
     for group in data.groups:
-        row: list[Cell] = [group.label, *(group.accuracy(g) if data.sizes[g] else "no classes" for g in GROUPS)]
+        row: list[Cell] = [group.label, group.balanced]
+        row += [group.accuracy(g) if data.sizes[g] else "no classes" for g in GROUPS]
         paths = [("worst_class", "accuracy"), ("geometric_mean",), ("harmonic_mean",), ("ece",), ("accuracy",)]
         row += [group.stat(lambda run, path=path: run.number("test", *path)) for path in paths]  # type: ignore[misc]
         row.append(_interval(group))
