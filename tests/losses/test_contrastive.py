@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import references as naive
 from longtail.errors import InputError
 from longtail.losses import Features, InfoNCE, SupCon, Triplet
+from longtail.losses.base import Keys
 
 
 def batch(
@@ -47,9 +48,7 @@ def test_infonce_does_not_look_at_labels() -> None:
 
 def test_infonce_without_ids_says_what_is_missing() -> None:
     x, y = batch(4)
-    with pytest.raises(
-        InputError, match="InfoNCE finds the second view of a sample by its id, but the batch came without"
-    ):
+    with pytest.raises(InputError, match="InfoNCE finds a sample's second view by its id, but the batch came without"):
         InfoNCE([1, 1, 1])((None, x), y)
     with pytest.raises(InputError, match="but the keys came without ids"):
         InfoNCE([1, 1, 1])((None, x), y, keys=Features(x, y), ids=torch.arange(4))
@@ -60,6 +59,16 @@ def test_infonce_finds_its_positive_among_keys() -> None:
     keys = Features(x, torch.tensor([0, 0]), torch.tensor([7, 8]))
     found = InfoNCE([1])((None, x), torch.tensor([0, 0]), keys=keys, ids=torch.tensor([7, 8]))
     assert found.tolist() == pytest.approx([math.log1p(math.exp(-1))] * 2, rel=1e-6)
+
+
+def test_infonce_beside_a_memory_is_not_its_own_view() -> None:
+    x, y = batch(6)
+    more, more_y = batch(5, seed=1)
+    ids, more_ids = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([0, 10, 11, 12, 13])
+    found = InfoNCE([1, 1, 1])((None, x), y, ids=ids, beside=Keys(more, more_y, more_ids))
+    # a batch of eleven of which the first six are asked
+    whole = InfoNCE([1, 1, 1])((None, torch.cat([x, more])), torch.cat([y, more_y]), ids=torch.cat([ids, more_ids]))
+    torch.testing.assert_close(found, whole[:6], rtol=1e-12, atol=0)
 
 
 # --- triplets ---

@@ -41,8 +41,10 @@ def test_mistakes_are_named(case: Case) -> None:
         case.build()([x, x], labels)
     with pytest.raises(InputError, match="labels must be a tensor of class indices, got list"):
         case.run(x, [0, 1, 2, 3], ids=torch.arange(4))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"ids must be one a sample, shape \(4,\), got \(3,\)"):
+    with pytest.raises(InputError, match=r"ids must be a tensor of one a sample, shape \(4,\), got \(3,\)"):
         case.run(x, labels, ids=torch.arange(3))
+    with pytest.raises(InputError, match=r"ids must be a tensor of one a sample, shape \(4,\), got list"):
+        case.run(x, labels, ids=[0, 1, 2, 3])
     for counts, message in (
         ([3, -1], "negative, got -1 for class 1"),
         ([0, 0], "all zero"),

@@ -156,8 +156,9 @@ class Term(nn.Module):
                 raise InputError(f"{what} have {x.shape[0]} rows, but there are {labels.shape[0]} labels")
             used[what] = x.to(compute_dtype(x))
         self._check_labels(labels, "labels", soft=self.soft_labels)
-        if ids is not None and ids.shape != labels.shape[:1]:
-            raise InputError(f"ids must be one a sample, shape {tuple(labels.shape[:1])}, got {tuple(ids.shape)}")
+        if ids is not None and (not isinstance(ids, Tensor) or ids.shape != labels.shape[:1]):
+            got = str(tuple(ids.shape)) if isinstance(ids, Tensor) else type(ids).__name__
+            raise InputError(f"ids must be a tensor of one a sample, shape {tuple(labels.shape[:1])}, got {got}")
         if keys is not None:
             self._check_keys(keys, used["embeddings"])
         return Outputs(**used)

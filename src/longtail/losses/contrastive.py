@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..counts import ClassCounts
 from ..errors import InputError
-from .base import Features, Outputs, Term
+from .base import Features, Keys, Outputs, Term
 from .pairs import log_sum_exp, pair, softplus, unit
 
 
@@ -77,16 +77,29 @@ class InfoNCE(_Similarity):
         assert x is not None
         if ids is None or (keys is not None and keys.ids is None):
             whose = "the batch" if ids is None else "the keys"
-            raise InputError(
-                f"InfoNCE finds the second view of a sample by its id, but {whose} came without ids: pass ids"
-            )
-        other = keys if keys is not None else Features(x, labels, ids)
-        assert other.ids is not None
-        same_id = ids[:, None] == other.ids[None, :]
-        positives = same_id
+            raise InputError(f"InfoNCE finds a sample's second view by its id, but {whose} came without ids: pass ids")
         if keys is None:
-            positives = same_id & ~torch.eye(len(ids), dtype=torch.bool, device=ids.device)
-        return _contrast(self.similarities(x, other.embeddings), positives, ~same_id)
+            return self._against(x, ids, Features(x, labels, ids), with_batch=True)
+        return self._against(x, ids, keys, with_batch=False)
+
+    def values_beside(self, out: Outputs, labels: Tensor, beside: Keys, ids: Tensor | None) -> Tensor:
+        x = out.embeddings
+        assert x is not None
+        if ids is None or beside.ids is None:
+            raise InputError("InfoNCE finds a sample's second view by its id, but the batch or the memory has no ids")
+        more = beside.embeddings if beside.rows is None else beside.embeddings.index_select(0, beside.rows)
+        everything = Features(
+            torch.cat([x, more.to(x.dtype)]), torch.cat([labels, beside.labels]), torch.cat([ids, beside.ids])
+        )
+        return self._against(x, ids, everything, with_batch=True)
+
+    def _against(self, x: Tensor, ids: Tensor, keys: Features, with_batch: bool) -> Tensor:
+        """``with_batch``: the first keys are the batch itself, so the anchor's own row is not another view of it."""
+        assert keys.ids is not None
+        same_id = positives = ids[:, None] == keys.ids[None, :]
+        if with_batch:
+            positives = same_id & ~torch.eye(*same_id.shape, dtype=torch.bool, device=ids.device)
+        return _contrast(self.similarities(x, keys.embeddings), positives, ~same_id)
 
 
 class SupCon(_Similarity):
