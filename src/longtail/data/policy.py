@@ -116,7 +116,7 @@ def solarize(x: Tensor, level: Tensor, sign: Tensor) -> Tensor:
 
 def autocontrast(x: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     low, high = (end.double() for end in x.flatten(2).aminmax(dim=2, keepdim=True))
-    scale = 255 / (high - low).clamp(min=1)
+    scale = torch.full_like(high, 255) / (high - low).clamp(min=1)  # `255 / tensor` would round twice
     stretched = (x.flatten(2) * scale - low * scale).clamp(0, 255).to(torch.uint8)
     return torch.where(high > low, stretched, x.flatten(2)).view_as(x)
 
