@@ -72,7 +72,7 @@ def compare_heads(head: GaussianHead, weight: Any, bias: Any, embeddings: Any) -
     w = matrix(weight, "weight", head.weight.shape[1]).double()
     if w.shape != head.weight.shape:
         raise InputError(f"weight must have shape {tuple(head.weight.shape)}, got {tuple(w.shape)}")
-    b = torch.zeros(w.shape[0], dtype=torch.float64) if bias is None else torch.as_tensor(bias).detach().double()
+    b = w.new_zeros(w.shape[0]) if bias is None else torch.as_tensor(bias).detach().double()
     x = matrix(embeddings, "embeddings", w.shape[1])
     rows_a, rows_b = (m - m.mean(0) for m in (head.weight, w))
     cosine = torch.nn.functional.cosine_similarity(rows_a, rows_b, dim=1).mean()

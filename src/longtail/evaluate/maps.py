@@ -55,12 +55,16 @@ def tsne_map(embeddings: Tensor, labels: Tensor, counts: ClassCounts, *, seed: i
     if len(chosen) < 10 or float(x.var(0).sum()) == 0:
         return None
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
-    # Coordinates of the leading components as the start make the map the same on every run.
+    # A start from the leading components and a single thread make the map the same on every run. Half of the 500 steps
+    # are t-SNE's early exaggeration: with fewer, every class would look compact.
     perplexity = min(30.0, (len(chosen) - 1) / 3)
     init = _leading(x)
-    solver = TSNE(perplexity=perplexity, init=init, learning_rate="auto", max_iter=300, random_state=seed, n_jobs=1)
-    return _points(torch.from_numpy(solver.fit_transform(x.numpy().astype(np.float32))), labels[chosen])
+    solver = TSNE(perplexity=perplexity, init=init, learning_rate="auto", max_iter=500, random_state=seed, n_jobs=1)
+    with threadpool_limits(1):
+        found = solver.fit_transform(x.numpy().astype(np.float32))
+    return _points(torch.from_numpy(found), labels[chosen])
 
 
 def _leading(x: Tensor) -> np.ndarray[Any, Any]:
