@@ -11,58 +11,27 @@ input.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..counts import GROUPS
 from . import style
+from .panels import SETTINGS, add_legend, make_panels, shaded, share_limits, styled
 from .style import Style
 
 Points = Mapping[str, Sequence[float]]
 Curves = Mapping[str, Mapping[str, Any]]  # by label of a method: {"quantiles": 101 values, "n": number of samples}
 
-_RC: Any = {
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.hashsalt": "longtail",
-    "svg.fonttype": "path",
-    "pdf.fonttype": 42,
-    "hatch.linewidth": 0.6,
-    "figure.dpi": 100,
-    "axes.unicode_minus": True,
-}
 _DPI = 160
 FEW = 10  # fewer samples than this are drawn one by one
-
-F = TypeVar("F", bound=Callable[..., Figure])
-
-
-def _styled(make: F) -> F:
-    """Run a figure's function under our settings, and leave matplotlib's as they were."""
-
-    @functools.wraps(make)
-    def made(*args: Any, **kwargs: Any) -> Figure:
-        with mpl.rc_context(_RC):
-            return make(*args, **kwargs)
-
-    return made  # type: ignore[return-value]
 
 
 def save(figure: Figure, stem: str | Path) -> list[Path]:
@@ -72,7 +41,7 @@ def save(figure: Figure, stem: str | Path) -> list[Path]:
     written = []
     # no time of writing in the files: the same figure gives the same bytes
     stamps: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(SETTINGS):
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, not again for every format
         for kind, metadata in stamps.items():
@@ -82,13 +51,13 @@ def save(figure: Figure, stem: str | Path) -> list[Path]:
     return written
 
 
-@_styled
+@styled
 def two_moons(data: Points | None, embeddings: Mapping[str, Points], class_names: Sequence[str] = ()) -> Figure:
     """Figure 1: the training data (where given) and the two-dimensional embeddings of each method."""
     panels = ([("Training data", data)] if data is not None else []) + list(embeddings.items())
     classes = sorted({int(c) for _, points in panels for c in points["labels"]})
     colours = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
-    figure, axes = _panels(len(panels), height=3.1)
+    figure, axes = make_panels(len(panels), height=3.1)
     for i, (ax, (title, points)) in enumerate(zip(axes, panels)):
         labels = np.asarray(points["labels"], dtype=int)
         for c in classes:  # the rare class last, so that it lies on top
@@ -108,20 +77,13 @@ def two_moons(data: Points | None, embeddings: Mapping[str, Points], class_names
         is_data = data is not None and i == 0
         ax.set_xlabel("input 1" if is_data else "embedding 1")
         ax.set_ylabel("input 2" if is_data else "embedding 2")
-    _share_limits(axes[1:] if data is not None else axes)  # compactness shows on one scale only
+    share_limits(axes[1:] if data is not None else axes)  # compactness shows on one scale only
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(classes), markerscale=1.6)
     return figure
 
 
-def _share_limits(axes: Sequence[Axes]) -> None:
-    for low_high, set_limits in ((Axes.get_xlim, Axes.set_xlim), (Axes.get_ylim, Axes.set_ylim)):
-        ends = np.asarray([low_high(ax) for ax in axes])
-        for ax in axes:
-            set_limits(ax, ends[:, 0].min(), ends[:, 1].max())
-
-
-@_styled
+@styled
 def group_accuracy(
     accuracy: Mapping[str, Mapping[str, float | None]],
     classes: Mapping[str, int],
@@ -139,7 +101,7 @@ def group_accuracy(
     columns = (["all"] if any("all" in row for row in accuracy.values()) else []) + list(GROUPS)
     labels = list(accuracy)
     styles = style.of(labels, looks)
-    figure, (ax,) = _panels(1, width=max(5.2, 1.6 + 0.3 * len(labels) * len(columns)), height=3.4)
+    figure, (ax,) = make_panels(1, width=max(5.2, 1.6 + 0.3 * len(labels) * len(columns)), height=3.4)
     width = 0.82 / max(len(labels), 1)
     top = max((v for row in accuracy.values() for v in row.values() if v is not None), default=1.0)
     for i, label in enumerate(labels):
@@ -175,11 +137,11 @@ def group_accuracy(
     ax.set_ylabel("test accuracy (%), mean over classes")
     ax.grid(axis="x", visible=False)
     ax.set_title(title)
-    _legend(figure, ax, labels)
+    add_legend(figure, ax, labels)
     return figure
 
 
-@_styled
+@styled
 def margin_distributions(
     curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Mapping[str, Style] | None = None
 ) -> Figure:
@@ -193,18 +155,18 @@ def margin_distributions(
     return figure
 
 
-@_styled
+@styled
 def dmax_distributions(curves: Mapping[str, Curves], *, title: str = "", looks: Any = None) -> Figure:
     """Figure 4: density of the largest distance to a sample of the same class, over the largest norm; training data."""
     return _densities(curves, "d_max(x) / max ‖Φ‖, training samples", looks, title, low=0.0)
 
 
-@_styled
+@styled
 def margin_cdfs(
     curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Mapping[str, Style] | None = None
 ) -> Figure:
     """Figure 6: cumulative distribution of the margins; at 0 it is the share of samples misclassified."""
-    figure, axes = _panels(len(curves), height=2.9, sharey=True)
+    figure, axes = make_panels(len(curves), height=2.9, sharey=True)
     for ax, (panel, rows) in zip(axes, curves.items()):
         for label, look in style.of(rows, looks).items():
             values = np.asarray(rows[label]["quantiles"], dtype=float)
@@ -222,14 +184,14 @@ def margin_cdfs(
         ax.set_ylim(0, 1)
     axes[0].set_ylabel("share of samples below")
     figure.suptitle(title, fontsize=10)
-    _legend(figure, axes[0], _all_labels(curves))
+    add_legend(figure, axes[0], _all_labels(curves))
     return figure
 
 
-@_styled
+@styled
 def tsne(panels: Mapping[str, Points], class_group: Sequence[str], *, title: str = "") -> Figure:
     """Figure 5: t-SNE of training embeddings, one panel a method; hue and marker say the group, shade the class."""
-    figure, axes = _panels(len(panels), height=3.2)
+    figure, axes = make_panels(len(panels), height=3.2)
     present: list[str] = []
     for ax, (label, points) in zip(axes, panels.items()):
         x, y = np.asarray(points["x"], dtype=float), np.asarray(points["y"], dtype=float)
@@ -240,7 +202,7 @@ def tsne(panels: Mapping[str, Points], class_group: Sequence[str], *, title: str
                 present.append(group)
             for i, c in enumerate(classes):
                 mask = labels == c
-                shade = _shade(style.GROUP_COLOURS[group], i, len(classes))
+                shade = shaded(style.GROUP_COLOURS[group], i, len(classes))
                 ax.scatter(x[mask], y[mask], s=13, color=shade, marker=style.GROUP_MARKERS[group], linewidths=0)
         ax.set_title(label)
         ax.set_xticks([])
@@ -257,7 +219,7 @@ def tsne(panels: Mapping[str, Points], class_group: Sequence[str], *, title: str
     return figure
 
 
-@_styled
+@styled
 def sensitivity(
     sweeps: Mapping[str, Mapping[str, Sequence[Any]]],
     *,
@@ -273,7 +235,7 @@ def sensitivity(
             a logarithmic axis (0 at its left end), anything else on an axis of categories.
         baselines: by method, drawn as horizontal lines.
     """
-    figure, axes = _panels(len(sweeps), width=3.9 * len(sweeps), height=3.2, sharey=True)
+    figure, axes = make_panels(len(sweeps), width=3.9 * min(len(sweeps), 3), height=3.2, sharey=True)
     for ax, (knob, sweep) in zip(axes, sweeps.items()):
         values, accuracy = list(sweep["values"]), 100 * np.asarray(sweep["accuracy"], dtype=float)
         errors = [100 * (e or 0.0) for e in sweep.get("std", [0.0] * len(values))]
@@ -288,7 +250,7 @@ def sensitivity(
     axes[0].set_ylabel("balanced test accuracy (%)")
     figure.suptitle(title, fontsize=10)
     if baselines:
-        _legend(figure, axes[0], list(baselines))
+        add_legend(figure, axes[0], list(baselines))
     return figure
 
 
@@ -296,26 +258,10 @@ def _margin_axis(split: str) -> str:
     return f"margin γ(x, y) in logits, {split} samples"
 
 
-def _panels(
-    count: int, *, height: float, width: float | None = None, sharey: bool = False
-) -> tuple[Figure, list[Axes]]:
-    """A figure of panels, at most three in a row."""
-    count = max(count, 1)
-    columns = 2 if count == 4 else min(count, 3)
-    rows = math.ceil(count / columns)
-    figure = Figure(figsize=(width or max(3.3 * columns, 4.2), height * rows + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=sharey)
-    axes = list(grid.flat)
-    for spare in axes[count:]:
-        spare.remove()
-    return figure, axes[:count]
-
-
 def _densities(
     curves: Mapping[str, Curves], xlabel: str, looks: Mapping[str, Style] | None, title: str, low: float | None = None
 ) -> Figure:
-    figure, axes = _panels(len(curves), height=2.9)
+    figure, axes = make_panels(len(curves), height=2.9)
     for ax, (panel, rows) in zip(axes, curves.items()):
         looked = style.of(rows, looks)
         sizes = {label: int(rows[label].get("n", 101)) for label in rows}
@@ -331,7 +277,7 @@ def _densities(
         ax.set_xlabel(xlabel)
     axes[0].set_ylabel("density")
     figure.suptitle(title, fontsize=10)
-    _legend(figure, axes[0], _all_labels(curves))
+    add_legend(figure, axes[0], _all_labels(curves))
     return figure
 
 
@@ -369,24 +315,8 @@ def _kernel(grid: np.ndarray, centres: np.ndarray, width: float) -> np.ndarray:
     return result
 
 
-def _legend(figure: Figure, ax: Axes, labels: Sequence[str]) -> None:
-    handles, names = ax.get_legend_handles_labels()
-    longest = max((len(n) for n in labels), default=1)
-    room = figure.get_figwidth() * 13  # characters of this size that fit side by side
-    columns = max(1, min(len(labels), int(room // (longest + 7))))
-    figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8.5)
-
-
 def _all_labels(curves: Mapping[str, Curves]) -> list[str]:
     return list(dict.fromkeys(label for rows in curves.values() for label in rows))
-
-
-def _shade(colour: str, index: int, count: int) -> tuple[float, float, float]:
-    """The colour itself, or mixed with white or black so that classes of one group can be told apart."""
-    rgb = np.asarray(mpl.colors.to_rgb(colour))
-    place = 0.0 if count == 1 else 2 * index / (count - 1) - 1
-    mixed = rgb + (1 - rgb) * 0.6 * place if place > 0 else rgb * (1 + 0.55 * place)
-    return float(mixed[0]), float(mixed[1]), float(mixed[2])
 
 
 def _numeric(values: Sequence[Any]) -> bool:

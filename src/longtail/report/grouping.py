@@ -214,8 +214,9 @@ def _distinct(groups: list[Group]) -> list[Group]:
     for group in groups:
         peers = [circumstances(g.first) for g in groups if g.label == group.label]
         mine = circumstances(group.first)
-        differ = [what for what, value in mine.items() if any(peer.get(what) != value for peer in peers)]
-        parts = [_said(what, mine[what]) for what in differ]
+        names = dict.fromkeys([what for peer in peers for what in peer])
+        differ = [what for what in names if any(peer.get(what) != mine.get(what) for peer in peers)]
+        parts = [_said(what, mine.get(what)) for what in differ]
         if (name := group.first.recipe.get("name")) and any(what.startswith("recipe ") for what in differ):
             parts = [p for what, p in zip(differ, parts) if not what.startswith("recipe ")] + [f"recipe {name}"]
         result.append(replace(group, label=" · ".join([group.label, *parts])))

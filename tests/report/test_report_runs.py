@@ -1,0 +1,140 @@
+"""Reading run folders: good ones, and every kind of bad one."""
+
+import json
+import math
+
+import pytest
+
+from fake_runs import SMALL, edit, make_run
+from longtail.errors import InputError
+from longtail.report.grouping import Stat, datasets, knob_text
+from longtail.report.runs import find
+
+
+def labels(found):
+    return [group.label for data in datasets(found.runs) for group in data.groups]
+
+
+def test_a_folder_of_runs_is_searched_at_any_depth(tmp_path):
+    make_run(tmp_path / "a" / "deep" / "ce", "ce")
+    make_run(tmp_path / "elm", "elm")
+    (tmp_path / "elm" / "checkpoints").mkdir()
+    (tmp_path / "elm" / "checkpoints" / "config.json").write_text("{}")  # inside a run: not looked at
+    found = find([tmp_path, tmp_path / "elm"])
+    assert sorted(run.method for run in found.runs) == ["ce", "elm"]
+    assert found.skipped == []
+
+
+BAD = {
+    "no summary": (lambda p: (p / "summary.json").unlink(), "not finished"),
+    "no split": (lambda p: (p / "split.json").unlink(), "incomplete"),
+    "no config": (lambda p: (p / "config.json").unlink(), "not a run"),
+    "torn json": (lambda p: (p / "summary.json").write_text('{"format": 1, "te'), "cannot be read"),
+    "binary": (lambda p: (p / "config.json").write_bytes(b"\xff\xfe\x00"), "cannot be read"),
+    "a list": (lambda p: (p / "summary.json").write_text("[]"), "no mapping"),
+    "newer run": (lambda p: edit(p, "config.json", format=2), "newer longtail"),
+    "newer summary": (lambda p: edit(p, "summary.json", format=99), "newer longtail"),
+    "another program's": (lambda p: (p / "config.json").write_text('{"model_type": "bert"}'), "not a run of longtail"),
+    "format a word": (lambda p: edit(p, "config.json", format="one"), "no readable format"),
+    "no counts": (lambda p: edit(p, "split.json", counts="many"), "training counts"),
+    "no accuracy": (lambda p: edit(p, "summary.json", test={"balanced": None}), "balanced test accuracy"),
+    "short": (lambda p: edit(p, "summary.json", test={"balanced": 0.5, "per_class": [1.0]}), "each of the 6 classes"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_run_is_named_and_skipped(case, tmp_path):
+    spoil, reason = BAD[case]
+    make_run(tmp_path / "good", "ce")
+    spoil(make_run(tmp_path / "bad", "elm"))
+    found = find([tmp_path])
+    assert [run.method for run in found.runs] == ["ce"]
+    (skipped,) = found.skipped
+    assert skipped.path == tmp_path / "bad"
+    assert reason in skipped.reason
+    with pytest.raises(InputError, match="no readable run"):
+        find([tmp_path / "bad"])
+
+
+def test_what_is_no_run_at_all(tmp_path):
+    make_run(tmp_path / "good", "ce")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "file.txt").write_text("hello")
+    found = find([tmp_path / "good", tmp_path / "notes", tmp_path / "file.txt"])
+    assert len(found.runs) == 1
+    assert [s.path.name for s in found.skipped] == ["notes", "file.txt"]
+    with pytest.raises(InputError, match="does not exist"):
+        find([tmp_path / "good", tmp_path / "nowhere"])
+    with pytest.raises(InputError, match="no readable run"):
+        find([tmp_path / "notes"])
+    with pytest.raises(InputError, match="no runs given"):
+        find([])
+
+
+def test_metrics_and_environment_may_be_missing_and_that_is_said(tmp_path):
+    run = make_run(tmp_path / "a", "ce")
+    (run / "environment.json").unlink()
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 4, "lo')
+    (read,) = find([run]).runs
+    assert read.missing == ("no environment.json", "1 unreadable line in metrics.jsonl")
+    assert len(read.metrics) == 3
+
+
+def test_seeds_of_one_configuration_are_one_group(tmp_path):
+    for seed in range(3):
+        make_run(tmp_path / f"elm-{seed}", "elm", seed=seed)
+    make_run(tmp_path / "memory", "elm", memory=8)
+    make_run(tmp_path / "long", "elm", epochs=9)
+    found = find([tmp_path])
+    assert sorted(labels(found)) == ["ELM (memory = 8)", "ELM · 3 epochs", "ELM · 9 epochs"]
+    (data,) = datasets(found.runs)
+    group = next(g for g in data.groups if g.label == "ELM · 3 epochs")
+    assert [run.seed for run in group.runs] == [0, 1, 2]
+    values = [run.number("test", "balanced") for run in group.runs]
+    mean = sum(values) / 3
+    assert group.balanced.mean == pytest.approx(mean)
+    assert group.balanced.std == pytest.approx(math.sqrt(sum((v - mean) ** 2 for v in values) / 2))
+
+
+def test_the_same_seed_twice_counts_once_and_the_later_run_stays(tmp_path):
+    make_run(tmp_path / "old", "ce")
+    edit(make_run(tmp_path / "new", "ce"), "environment.json", finished="2027-01-01T00:00:00+00:00")
+    found = find([tmp_path])
+    assert [run.path.name for run in found.runs] == ["new"]
+    assert "repeats the configuration and seed" in found.skipped[0].reason
+
+
+def test_methods_of_someone_else_are_welcome(tmp_path):
+    for seed, strength in ((0, 1), (0, 2)):
+        run = make_run(tmp_path / f"{strength}", "ce", seed=seed)
+        edit(run, "config.json", method="their-loss", knobs={"strength": strength, "kind": "x"})
+    assert labels(find([tmp_path])) == ["their-loss (strength = 1)", "their-loss (strength = 2)"]
+
+
+def test_a_recipe_of_another_name_but_equal_fields_is_the_same_configuration(tmp_path):
+    make_run(tmp_path / "a", "ce", seed=0, recipe={"name": "cifar"})
+    make_run(tmp_path / "b", "ce", seed=1, recipe={"name": "cifar-cpu"})
+    make_run(tmp_path / "c", "ce", seed=0, recipe={"name": "strong", "ema": 0.999})
+    assert sorted(labels(find([tmp_path]))) == ["CE · recipe cifar", "CE · recipe strong"]
+
+
+def test_variants_of_a_data_set_are_told_apart(tmp_path):
+    make_run(tmp_path / "a", "ce")
+    make_run(tmp_path / "b", "ce", options={"ratio": 50}, counts=tuple(reversed(SMALL)))
+    titles = [data.title for data in datasets(find([tmp_path]).runs)]
+    assert titles == ["digits-lt (default options)", "digits-lt (ratio = 50)"]
+
+
+def test_stat_of_missing_values_is_none():
+    assert Stat.of([0.5, None]) is None
+    assert Stat.of([]) is None
+    assert Stat.of([0.5]) == Stat(0.5, None, 1)
+
+
+def test_knobs_read_back_as_the_command_line_takes_them():
+    from longtail import margins
+
+    for text in ("n^0.5", "10*prior^0.5", "prior", "n"):
+        assert knob_text(margins.parse(text).to_data()) == text
+    assert json.loads(knob_text({"kind": "LogPrior", "tau": 2.0})) == {"kind": "LogPrior", "tau": 2.0}
