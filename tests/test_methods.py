@@ -11,7 +11,10 @@ from longtail.losses import MarginCrossEntropy, Pull
 from longtail.margins import Constant, EffectiveNumber, Power, from_data
 
 COUNTS = ClassCounts([500, 50, 5, 0])
-ALL = "ce cb-focal ldam-drw logadj equalised vs dro-lt dro-lt-multistage tau-norm crt lws elm center spreadout range hybrid supcon triplet contrastive"
+ALL = (
+    "ce cb-focal ldam-drw logadj equalised vs dro-lt dro-lt-multistage tau-norm crt lws elm elm-relative center "
+    "spreadout range hybrid supcon triplet contrastive"
+)
 
 # The printed rows: long tail, logit loss, logit margin, embedding loss, embedding margin
 TABLE_1 = {
@@ -44,9 +47,7 @@ def test_traits_are_those_of_the_printed_table(name, printed):
 def test_traits_follow_the_structure_not_the_name():
     assert methods.build("elm", COUNTS, lam=0).traits()["embedding_loss"] is False
     assert methods.build("dro-lt", COUNTS, epsilon=0).traits()["embedding_margin"] is False
-    assert methods.build("ce", COUNTS).traits() == {
-        "long_tail": False, "logit_loss": True, "logit_margin": False, "embedding_loss": False, "embedding_margin": None,
-    }  # fmt: skip
+    assert list(methods.build("ce", COUNTS).traits().values()) == [False, True, False, False, None]
     for name in ("cb-focal", "tau-norm", "crt", "lws", "vs"):
         assert methods.build(name, COUNTS).traits()["long_tail"] is True
 
@@ -141,6 +142,8 @@ def test_lam_zero_is_exactly_the_plain_loss_and_needs_no_embeddings():
         ("elm", {"memory": 1.5}, "memory must be a whole number, got 1.5"),
         ("elm", {"alpha": "sqrt(n)"}, "cannot read 'sqrt\\(n\\)'"),
         ("elm", {"sampler": "pears"}, "did you mean 'pairs'"),
+        ("elm", {"memory": -1}, "capacity must be a whole number >= 1, got -1"),
+        ("elm-relative", {"start": 1.0}, "below 1, got 1.0"),
         ("ldam-drw", {"drw": 1.0}, "between 0 and 1, got 1.0"),
         ("supcon", {"classifier": "svm"}, "Valid: knn, linear"),
     ],
@@ -148,6 +151,16 @@ def test_lam_zero_is_exactly_the_plain_loss_and_needs_no_embeddings():
 def test_bad_names_and_knobs(name, given, message):
     with pytest.raises(InputError, match=message):
         methods.build(name, COUNTS, **given)
+
+
+def test_elm_relative_may_set_in_late_within_one_schedule():
+    plan = methods.build("elm-relative", COUNTS, start=0.5, memory=4, memory_below=100)
+    first, second = plan.stages
+    assert [type(t).__name__ for _, t in first.objective.weighted] == ["MarginCrossEntropy"]
+    assert (second.restart, plan.epochs(10)) == (False, [5, 5])
+    assert second.objective.memory.below == 100
+    assert all(methods.build("elm-relative", COUNTS).traits().values()) is False  # α = 0 is no margin
+    assert len(methods.build("elm-relative", COUNTS).stages) == 1
 
 
 def test_alpha_in_all_its_forms():

@@ -1,4 +1,4 @@
-"""Every named method of the paper's tables as a ``Plan``: compositions of losses, nothing else.
+"""Every named method of the paper's tables as a ``Plan``, and our own: compositions of losses, nothing else.
 
 >>> from longtail import ClassCounts
 >>> plan = build("elm", ClassCounts([90, 9, 1]), lam=0.1)
@@ -25,13 +25,15 @@ from .losses import (
     MarginCrossEntropy,
     Objective,
     Range,
+    RelativePull,
     SigmoidFocal,
     Spreadout,
     SupCon,
     Term,
     Triplet,
 )
-from .margins import EffectiveNumber, Ldam, Margin, PerClass, Power, Relative
+from .margins import Constant, EffectiveNumber, Ldam, Margin, PerClass, Power, Relative
+from .memory import ClassMemory
 from .plan import Plan, Posthoc, Stage
 
 Builder = Callable[..., dict[str, Any]]
@@ -88,7 +90,7 @@ def cb_focal(counts: ClassCounts, gamma: float = 1.0, beta: float = 0.9999) -> d
 def ldam_drw(
     counts: ClassCounts, max_margin: float = 0.5, scale: float = 30.0, beta: float = 0.9999, drw: float = 0.8
 ) -> dict[str, Any]:
-    """Label-distribution-aware margin on a cosine head, re-weighted from the share `drw` of training on (Cao et al. 2019)."""
+    """Label-distribution-aware margin on a cosine head, re-weighted after a share `drw` of training (Cao et al. 2019)."""
     if not 0 < drw < 1:
         raise InputError(f"drw is the share of training before re-weighting, between 0 and 1, got {drw}")
     margin = Margin(target=Ldam(max_margin, scale=scale))
@@ -159,12 +161,52 @@ def elm(
     alpha: PerClass = Power(0.5, of="count"),
     tau: float = 1.0,
     memory: int = 0,
+    memory_age: int = 0,
+    memory_below: int = 0,
     sampler: Literal["instance", "pairs"] = "instance",
     scaled: bool = False,
 ) -> dict[str, Any]:
     """Logit adjustment + λ·Ω_pull with margin α: the paper's objective; `memory` keys a class beyond the batch."""
-    objective = ELM(counts, alpha=alpha, lam=lam, tau=tau, memory=memory or None, scaled=scaled)
+    remembered = _memory(counts, memory, memory_age, memory_below)
+    objective = ELM(counts, alpha=alpha, lam=lam, tau=tau, memory=remembered, scaled=scaled)
     return {"stages": (Stage("train", objective, sampler=sampler),)}
+
+
+def elm_relative(
+    counts: ClassCounts,
+    lam: float = 0.01,
+    alpha: PerClass = Constant(0.0),
+    tau: float = 1.0,
+    start: float = 0.0,
+    memory: int = 0,
+    memory_age: int = 0,
+    memory_below: int = 0,
+    sampler: Literal["instance", "pairs"] = "instance",
+    scaled: bool = False,
+) -> dict[str, Any]:
+    """ELM with distances relative to the spread of the batch, so that λ means the same everywhere: our own form.
+
+    The pull sets in after the share `start` of training.
+    """
+    if not 0 <= start < 1:
+        raise InputError(f"start is the share of training before the pull sets in, at least 0 and below 1, got {start}")
+    remembered = _memory(counts, memory, memory_age, memory_below)
+    objective = Objective(
+        (1.0, MarginCrossEntropy(counts, margin=Margin.log_ratio(tau))),
+        (lam, RelativePull(counts, alpha=alpha, scaled=scaled)),
+        memory=remembered,
+    )
+    if start == 0:
+        return {"stages": (Stage("train", objective, sampler=sampler),)}
+    first = Stage("train", Objective((1.0, MarginCrossEntropy(counts, margin=Margin.log_ratio(tau)))), share=start)
+    return {"stages": (first, Stage("pull", objective, share=1 - start, restart=False, sampler=sampler))}
+
+
+def _memory(counts: ClassCounts, capacity: int, age: int, below: int) -> ClassMemory | None:
+    """A memory of so many embeddings a class, none for 0; an age or a count of 0 sets no limit."""
+    if capacity == 0:
+        return None
+    return ClassMemory(counts, capacity=capacity, max_age=age or None, below=below or None)
 
 
 def center(counts: ClassCounts, lam: float = 0.01) -> dict[str, Any]:
@@ -222,6 +264,7 @@ METHODS: dict[str, Builder] = {
     "crt": crt,
     "lws": lws,
     "elm": elm,
+    "elm-relative": elm_relative,
     "center": center,
     "spreadout": spreadout,
     "range": range_loss,

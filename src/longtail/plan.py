@@ -22,8 +22,8 @@ class Stage:
         share: epochs, as a share of the recipe's.
         restart: whether warm-up and schedule begin anew (the first stage's always do); otherwise the stage goes on in
             the schedule of the one before, as deferred re-weighting does.
-        trains: ``"all"`` parameters; the ``"head"`` alone on a frozen network (cRT); one ``"scale"`` a class on a frozen
-            head (LWS).
+        trains: ``"all"`` parameters; the ``"head"`` alone on a frozen network (cRT); one ``"scale"`` a class on a
+            frozen head (LWS).
         reset_head: initialise the head again before the stage.
         sampler: how batches are drawn: ``instance``, ``balanced``, ``sqrt``, ``progressive`` or ``pairs``.
         views: augmentations of each sample in a batch.

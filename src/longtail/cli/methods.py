@@ -27,7 +27,9 @@ def register(app: typer.Typer) -> None:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table("method", "long tail", "logit loss", "logit margin", "embedding loss", "embedding margin", "stages")
+        table = Table(
+            "method", "long tail", "logit loss", "logit margin", "embedding loss", "embedding margin", "stages"
+        )
         for n, plan in plans.items():
             ticks = ["—" if t is None else "✓" if t else "×" for t in plan.traits().values()]
             steps = [s.name for s in plan.stages] + [p.kind for p in plan.posthoc]
