@@ -90,7 +90,7 @@ def cb_focal(counts: ClassCounts, gamma: float = 1.0, beta: float = 0.9999) -> d
 def ldam_drw(
     counts: ClassCounts, max_margin: float = 0.5, scale: float = 30.0, beta: float = 0.9999, drw: float = 0.8
 ) -> dict[str, Any]:
-    """Label-distribution-aware margin on a cosine head, re-weighted after a share `drw` of training (Cao et al. 2019)."""
+    """Label-distribution-aware margin, cosine head, re-weighted after a share `drw` of training (Cao et al. 2019)."""
     if not 0 < drw < 1:
         raise InputError(f"drw is the share of training before re-weighting, between 0 and 1, got {drw}")
     margin = Margin(target=Ldam(max_margin, scale=scale))
