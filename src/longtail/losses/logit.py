@@ -168,7 +168,7 @@ class MarginCrossEntropy(_WithMargin):
         return (-torch.expm1(-loss)).clamp(min=torch.finfo(loss.dtype).tiny) ** self.focal * loss
 
     def _distribution(self, y: Tensor, like: Tensor) -> Tensor:
-        q = y if y.is_floating_point() else F.one_hot(self._looked_up(y), like.shape[1]).to(like.dtype)
+        q = y if y.is_floating_point() else torch.zeros_like(like).scatter(1, self._looked_up(y)[:, None], 1.0)
         q = q * (1 - self.label_smoothing) + self.label_smoothing / like.shape[1]
         if self.ignore_index is not None and not y.is_floating_point():
             q = q * (y != self.ignore_index)[:, None]
