@@ -71,6 +71,9 @@ class Table:
     note: str = ""
     sortable: bool = False
 
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.columns) for row in self.rows), f"{self.slug}: a row does not fit the columns"
+
     def markdown(self) -> str:
         cells = [[text(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in self.rows]
         lines = ["| " + " | ".join(row) + " |" for row in [self.columns, ["---"] * len(self.columns), *cells]]
@@ -215,7 +218,7 @@ def deviations(data: DataSet) -> list[str]:
 
 def breakdown(data: DataSet) -> Table:
     """Everything about accuracy beyond the mean: worst class, geometric and harmonic mean, calibration."""
-    columns = ["Method"]
+    columns = ["Method", "Balanced"]
     columns += [
         f"{g.capitalize()} ({n} classes)" if n != 1 else f"{g.capitalize()} (1 class)" for g, n in data.sizes.items()
     ]

@@ -1,0 +1,140 @@
+"""The figures: what they draw, that a method looks the same everywhere, that files are reproducible."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from longtail.report import figures, style
+
+RNG = np.random.default_rng(0)
+METHODS = ("CE", "LogAdj", "ELM")
+
+
+def quantiles(mean: float, n: int = 200) -> dict:
+    return {"quantiles": np.quantile(RNG.normal(mean, 1.0, n), np.linspace(0, 1, 101)).tolist(), "n": n}
+
+
+CURVES = {panel: {m: quantiles(i) for i, m in enumerate(METHODS)} for panel in ("label 10", "label 50", "label 90")}
+POINTS = {"x": [0.0, 1.0, 5.0, 6.0], "y": [0.0, 1.0, 2.0, 3.0], "labels": [0, 0, 1, 2]}
+ACCURACY = {m: {"all": 0.5, "head": 0.9, "torso": 0.4, "tail": None} for m in METHODS}
+
+
+def all_figures():
+    yield figures.two_moons(POINTS, {"LogAdj": POINTS, "ELM": POINTS}, ["head", "tail", "other"])
+    yield figures.group_accuracy(ACCURACY, {"head": 2, "torso": 1, "tail": 0}, title="data")
+    yield figures.margin_distributions(CURVES, split="test")
+    yield figures.dmax_distributions(CURVES)
+    yield figures.tsne({"ELM": POINTS}, ["head", "torso", "tail"])
+    yield figures.margin_cdfs(CURVES, split="train")
+    yield figures.sensitivity({"λ": {"values": [0, 0.01, 0.1], "accuracy": [0.4, 0.5, 0.3], "std": [None, 0.01, 0.02]}})
+
+
+def test_every_figure_has_axes_with_names_and_leaves_the_settings_alone():
+    before = dict(mpl.rcParams)
+    for figure in all_figures():
+        assert figure.axes
+        for ax in figure.axes:
+            assert ax.get_xlabel() or all(t.get_text() for t in ax.get_xticklabels())
+        assert figure.axes[0].get_ylabel()
+        figure.draw_without_rendering()
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_method_has_one_colour_in_all_figures():
+    wanted = style.COLOURS["elm"]
+    bars = figures.group_accuracy(ACCURACY, {"head": 2, "torso": 1, "tail": 0}).axes[0].containers
+    assert mpl.colors.to_hex(next(c for c in bars if c.get_label() == "ELM")[0].get_facecolor()) == wanted
+    for figure in (figures.margin_distributions(CURVES, split="test"), figures.margin_cdfs(CURVES, split="test")):
+        for ax in figure.axes:
+            assert {line.get_color() for line in ax.lines if line.get_label() == "ELM"} == {wanted}
+
+
+def test_methods_and_variants_differ_in_more_than_colour():
+    looks = style.styles({"ELM": "elm", "ELM 2": "elm", "ELM 3": "elm", "mine": "mine", "yours": "yours"})
+    assert len({looks[k].color for k in ("ELM", "ELM 2", "ELM 3")}) == 1
+    assert len({(looks[k].line, looks[k].hatch) for k in ("ELM", "ELM 2", "ELM 3")}) == 3
+    assert looks["mine"].color != looks["yours"].color
+    assert len(set(style.COLOURS.values())) == len(style.COLOURS)
+
+
+def test_an_empty_group_says_no_classes_and_has_no_bar():
+    figure = figures.group_accuracy(ACCURACY, {"head": 2, "torso": 1, "tail": 0})
+    assert [t.get_text() for t in figure.axes[0].texts].count("no classes") == 1
+    assert all(len(container) == 3 for container in figure.axes[0].containers)
+
+
+def test_whiskers_are_the_standard_deviations():
+    std = {m: {"all": 0.02, "head": 0.0, "torso": None, "tail": None} for m in METHODS}
+    ax = figures.group_accuracy(ACCURACY, {"head": 2, "torso": 1, "tail": 0}, std=std).axes[0]
+    spans = [np.diff(path.vertices[:, 1])[0] for c in ax.collections for path in c.get_paths()]
+    assert spans == pytest.approx([4.0] * 3)
+
+
+def test_densities_integrate_to_one_and_reflect_at_zero():
+    for figure in (figures.margin_distributions(CURVES, split="test"), figures.dmax_distributions(CURVES)):
+        for line in (line for ax in figure.axes for line in ax.lines if line.get_label() == "ELM"):
+            x, y = line.get_data()
+            assert np.trapezoid(y, x) == pytest.approx(1.0, abs=0.02)
+    distances = {"label": {"CE": {"quantiles": np.abs(quantiles(0.0)["quantiles"]).tolist(), "n": 200}}}
+    (line,) = figures.dmax_distributions(distances).axes[0].lines
+    assert line.get_xdata().min() >= 0
+
+
+def test_few_samples_are_drawn_one_by_one():
+    sample = [0.3, 0.9, 0.4]
+    grid = np.quantile(sample, np.linspace(0, 1, 101)).tolist()
+    ax = figures.margin_distributions({"tail": {"CE": {"quantiles": grid, "n": 3}}}, split="train").axes[0]
+    drawn = next(line for line in ax.lines if line.get_label() == "CE")
+    assert sorted(drawn.get_xdata()) == pytest.approx(sorted(sample))
+    assert "one mark a sample" in [t.get_text() for t in ax.texts]
+
+
+def test_a_constant_distribution_is_drawn_without_a_warning(recwarn):
+    same = {"label": {"CE": {"quantiles": [2.0] * 101, "n": 50}, "ELM": {"quantiles": [0.0] * 101, "n": 50}}}
+    for figure in (figures.margin_distributions(same, split="test"), figures.margin_cdfs(same, split="test")):
+        figure.draw_without_rendering()
+    assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
+
+
+def test_cdfs_are_the_quantiles():
+    ax = figures.margin_cdfs(CURVES, split="test").axes[0]
+    line = next(line for line in ax.lines if line.get_label() == "CE")
+    np.testing.assert_allclose(line.get_xdata(), CURVES["label 10"]["CE"]["quantiles"])
+    np.testing.assert_allclose(line.get_ydata(), np.linspace(0, 1, 101))
+
+
+def test_figures_say_which_split():
+    assert "train samples" in figures.margin_distributions(CURVES, split="train").axes[0].get_xlabel()
+    assert "test samples" in figures.margin_cdfs(CURVES, split="test").axes[0].get_xlabel()
+    assert "training samples" in figures.dmax_distributions(CURVES).axes[0].get_xlabel()
+
+
+def test_sensitivity_puts_zero_left_and_words_on_categories():
+    sweeps = {
+        "λ": {"values": [0, 0.001, 0.1], "accuracy": [0.4, 0.5, 0.3]},
+        "α": {"values": ["n", "n^0.5"], "accuracy": [0.4, 0.5]},
+    }
+    first, second = figures.sensitivity(sweeps, baselines={"CE": 0.39}).axes
+    assert first.lines[0].get_xdata().tolist() == [-4.0, -3.0, -1.0]
+    assert [t.get_text() for t in second.get_xticklabels()] == ["n", "n^0.5"]
+    assert any(line.get_label() == "CE" and line.get_ydata()[0] == pytest.approx(39) for line in first.lines)
+
+
+def test_embedding_panels_share_one_scale():
+    wide = {"x": [0.0, 100.0], "y": [0.0, 50.0], "labels": [0, 1]}
+    data, one, two = figures.two_moons(POINTS, {"LogAdj": wide, "ELM": POINTS}).axes
+    assert one.get_xlim() == two.get_xlim()
+    assert one.get_ylim() == two.get_ylim()
+    assert data.get_xlim() != one.get_xlim()
+
+
+def test_saved_files_are_the_same_bytes_each_time(tmp_path):
+    for folder in ("a", "b"):
+        written = figures.save(
+            figures.group_accuracy(ACCURACY, {"head": 2, "torso": 1, "tail": 0}), tmp_path / folder / "f"
+        )
+        assert [p.suffix for p in written] == [".png", ".svg", ".pdf"]
+    for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        first, second = ((tmp_path / folder / f"f.{kind}").read_bytes() for folder in ("a", "b"))
+        assert first.startswith(start)
+        assert first == second

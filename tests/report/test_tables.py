@@ -1,0 +1,164 @@
+"""Tables: what stands in them, and that Markdown, CSV and HTML say the same."""
+
+import csv
+import io
+
+import pytest
+
+from fake_runs import edit, make_run
+from longtail.report import details, paper, tables
+from longtail.report.grouping import Stat, datasets
+from longtail.report.runs import find
+from longtail.report.tables import Percent, Table
+
+CIFAR10 = (5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50)
+PAPER = {
+    "name": "cifar", "model": "resnet32", "batch_size": 128, "lr": 0.4, "weight_decay": 1e-4, "schedule": "step",
+    "warmup_epochs": 15.0, "milestones": [96.0, 192.0, 224.0],
+}  # fmt: skip
+
+
+def read(path):
+    return datasets(find([path]).runs)
+
+
+def rows_of(table):
+    return {row[0]: dict(zip(table.columns, row)) for row in table.rows}
+
+
+@pytest.fixture(scope="module")
+def cifar10(tmp_path_factory):
+    root = tmp_path_factory.mktemp("cifar10")
+    for seed in range(2):
+        make_run(
+            root / f"ce-{seed}", "ce", data="cifar10-lt", counts=CIFAR10, seed=seed, epochs=256, dim=3, recipe=PAPER
+        )
+    make_run(root / "elm", "elm", data="cifar10-lt", counts=CIFAR10, epochs=256, dim=3, recipe=PAPER)
+    make_run(root / "memory", "elm", data="cifar10-lt", counts=CIFAR10, epochs=256, dim=3, recipe=PAPER, memory=4)
+    (data,) = read(root)
+    return data
+
+
+def test_ours_stands_beside_the_papers_with_its_marks(cifar10):
+    table = tables.results(cifar10)
+    rows = rows_of(table)
+    assert rows["CE"]["Paper"] == paper.Number(72.84)
+    assert rows["CE"]["Seeds"] == 2
+    assert rows["CE"]["Balanced accuracy"].std is not None
+    assert rows["ELM"]["Balanced accuracy"].std is None
+    ours = 100 * rows["ELM"]["Balanced accuracy"].mean
+    assert rows["ELM"]["Ours − paper"] == f"{ours - 77.95:+.2f}"
+    # the paper's number belongs to the paper's settings only
+    assert rows["ELM (memory = 4)"]["Paper"] is None
+    assert rows["LDAM + DRW"]["Balanced accuracy"] == "not run"
+    assert rows["LDAM + DRW"]["Paper"] == paper.Number(77.03, "†")
+    assert "77.03†" in table.markdown()
+    assert "Cao et al. (2019)" in table.note
+    assert "Samuel" not in table.note  # no number of this column is quoted from there
+    assert rows["CE"]["Tail"] == "no classes"
+    assert "Not the paper's recipe" not in table.note
+
+
+def test_the_table_says_where_the_recipe_departs(tmp_path):
+    short = {**PAPER, "lr": 0.1, "warmup_epochs": 3.75, "milestones": [24.0, 48.0, 56.0], "augment": "strong"}
+    make_run(tmp_path / "ce", "ce", data="cifar10-lt", counts=CIFAR10, epochs=64, dim=3, recipe=short)
+    (data,) = read(tmp_path)
+    note = tables.results(data).note
+    assert "epochs 64 (paper: 256)" in note
+    assert "learning rate 0.1 (paper: 0.4)" in note
+    assert "augmentation strong" in note
+    assert "milestones" not in note  # in proportion to the epochs, so the paper's own
+    assert "batch size" not in note
+
+
+def test_other_counts_or_other_data_get_no_published_numbers(tmp_path):
+    make_run(tmp_path / "a", "elm", data="cifar10-lt", counts=(50, 40, 30, 20, 10, 9, 8, 7, 6, 5))
+    make_run(tmp_path / "b", "elm")
+    for data, words in zip(read(tmp_path), ("not those of its data set", "no numbers for this data set")):
+        table = tables.results(data)
+        assert words in table.note
+        assert [row[0] for row in table.rows] == ["ELM"]
+        assert table.rows[0][table.columns.index("Paper")] is None
+
+
+def test_markdown_csv_and_html_agree_and_escape():
+    table = Table("t", "T", ["a|b", "x"], [["<b>|", Stat(0.5, 0.01, 2)], ["c,d", None], ["e", Percent(0.25)]])
+    parsed = list(csv.reader(io.StringIO(table.csv())))
+    assert parsed == [["a|b", "x", "x std"], ["<b>|", "50.0", "1.0"], ["c,d", "", ""], ["e", "25.0", ""]]
+    assert "| <b>\\| | 50.00 ± 1.00 |" in table.markdown()
+    assert "&lt;b&gt;|" in table.html()
+    assert "<b>" not in table.html()
+    assert "50.00 ± 1.00" in table.plain()
+
+
+def test_marks_get_a_column_of_their_own_in_csv(cifar10):
+    lines = list(csv.DictReader(io.StringIO(tables.results(cifar10).csv())))
+    ldam = next(line for line in lines if line["Method"] == "LDAM + DRW")
+    assert (ldam["Paper"], ldam["Paper mark"]) == ("77.03", "†")
+
+
+def test_per_class_accuracies_are_means_over_seeds(cifar10):
+    table = tables.per_class(cifar10)
+    assert table.sortable
+    assert [row[2] for row in table.rows] == list(CIFAR10)
+    group = next(g for g in cifar10.groups if g.label == "CE")
+    wanted = sum(run.test["per_class"][3] for run in group.runs) / 2
+    assert table.rows[3][table.columns.index("CE")].value == pytest.approx(wanted)
+
+
+def test_the_breakdown_says_what_is_noise(cifar10):
+    table = tables.breakdown(cifar10)
+    assert "400 test samples" in table.note
+    assert "is noise" in table.note
+    assert rows_of(table)["CE"]["Tail (0 classes)"] == "no classes"
+
+
+def test_alive_is_the_mean_over_epochs_of_runs_with_a_pull(tmp_path):
+    make_run(tmp_path / "ce", "ce")
+    run = make_run(tmp_path / "elm", "elm")
+    lines = [
+        '{"epoch": 1, "alive": {"all": 0.4, "head": 1.0, "torso": 0.5, "tail": null}}',
+        '{"epoch": 2, "alive": {"all": 0.6}}',
+    ]
+    (run / "metrics.jsonl").write_text("\n".join(lines))
+    (data,) = read(tmp_path)
+    table = details.alive(data)
+    assert [row[0] for row in table.rows] == ["ELM"]
+    assert rows_of(table)["ELM"]["All"].mean == pytest.approx(0.5)
+    assert rows_of(table)["ELM"]["Torso"].mean == pytest.approx(0.5)
+    assert rows_of(table)["ELM"]["Tail"] is None
+
+
+def test_theory_and_embeddings_need_embeddings(tmp_path):
+    run = make_run(tmp_path / "a", "ce")
+    (data,) = read(tmp_path)
+    assert rows_of(details.theory(data))["CE"]["Holds in classes"] == "6 of 6"
+    assert rows_of(details.embeddings(data))["CE"]["k-NN accuracy"].mean > 0.3
+    edit(run, "summary.json", theory={"proposition1": None}, diagnostics={})
+    (data,) = read(tmp_path)
+    assert details.theory(data) is None
+    assert details.embeddings(data) is None
+
+
+def test_commands_to_reproduce(tmp_path):
+    run = make_run(tmp_path / "a", "elm", seed=3, lam=0.1, options={"ratio": 50})
+    (read_run,) = find([run]).runs
+    assert details.command(read_run) == "longtail train elm --data digits-lt --seed 3"
+    edit(run, "environment.json", command=["pytest", "-q"])
+    (read_run,) = find([run]).runs
+    words = details.command(read_run)
+    assert words.startswith("longtail train elm --data digits-lt --seed 3 --epochs 3")
+    assert "--set lam=0.1" in words
+    assert "--option ratio=50" in words
+
+
+def test_the_inventory_names_runs_and_what_was_left_out(tmp_path):
+    edit(make_run(tmp_path / "ok", "ce"), "environment.json", resumed=2)
+    make_run(tmp_path / "torn", "ce", seed=1).joinpath("summary.json").unlink()
+    found = find([tmp_path])
+    table = details.inventory(datasets(found.runs), found.skipped)
+    states = [row[table.columns.index("State")] for row in table.rows]
+    assert states[0] == "resumed 2 time(s)"
+    assert states[1].startswith("skipped: it is not finished")
+    coverage = rows_of(details.not_run(datasets(found.runs)))
+    assert set(coverage["LogAdj"].values()) == {"LogAdj", "not run"}
