@@ -21,13 +21,14 @@ def sample(n=400, c=7, seed=0, scale=2.0):
 
 def test_agrees_with_scikit_learn_and_torchmetrics():
     from sklearn import metrics
-    from torchmetrics.classification import MulticlassCalibrationError, MulticlassConfusionMatrix
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError, MulticlassConfusionMatrix
 
     logits, labels, counts = sample()
     s = accuracy.summary(logits, labels, counts)
     predicted = logits.argmax(1)
     assert s.balanced == pytest.approx(metrics.balanced_accuracy_score(labels, predicted), abs=1e-12)
     assert s.accuracy == pytest.approx(metrics.accuracy_score(labels, predicted), abs=1e-12)
+    assert s.balanced == pytest.approx(float(MulticlassAccuracy(7, average="macro")(logits, labels)), abs=1e-6)
     np.testing.assert_allclose(s.per_class, metrics.recall_score(labels, predicted, average=None), atol=1e-12)
     np.testing.assert_array_equal(s.confusion, metrics.confusion_matrix(labels, predicted))
     torch.testing.assert_close(s.confusion, MulticlassConfusionMatrix(7)(logits, labels), check_dtype=False)

@@ -19,7 +19,6 @@ def cloud(n=60, k=5, c=4, seed=0, dtype=torch.float64, shift=0.0):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks so small that every loop over them runs several times."""
-    monkeypatch.setattr(checks, "BLOCK_ELEMENTS", 37)
     monkeypatch.setattr(checks.row_blocks, "__defaults__", (37,))
     monkeypatch.setattr(diagnostics.pairs_by_class, "__defaults__", (7,))
     monkeypatch.setattr(neighbours, "_KEY_ROWS", 11)

@@ -46,8 +46,9 @@ def _sample(labels: Tensor, classes: list[int], most: int, seed: int) -> Tensor:
 def tsne_map(embeddings: Tensor, labels: Tensor, counts: ClassCounts, *, seed: int, most: int) -> dict[str, Any] | None:
     """t-SNE of up to five classes a group and ``most`` points; None where there are too few points for a map."""
     classes: list[int] = []
+    present = torch.bincount(labels, minlength=counts.num_classes) > 0
     for group in counts.groups().values():
-        mine = [int(y) for y in group if bool((labels == int(y)).any())]
+        mine = group[present[group]].tolist()
         step = max(len(mine) / 5, 1)
         classes += [mine[int(i * step)] for i in range(min(5, len(mine)))]
     chosen = _sample(labels, classes, most, seed)
