@@ -47,7 +47,7 @@ def decode(data: bytes) -> Checkpoint:
 
 
 def save(folder: Path, step: int, data: bytes) -> None:
-    """Write a checkpoint, then remove all but the last two."""
+    """Write a checkpoint, then remove all but it and the one before."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{step:09d}.safetensors"
     digest = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
@@ -56,7 +56,10 @@ def save(folder: Path, step: int, data: bytes) -> None:
     seal.unlink(missing_ok=True)
     write_bytes(path, data)
     write_json(seal, digest)
-    for old in _newest_first(folder)[KEEP:]:
+    # Also those of later steps, left by a run that went on from before them: they were not usable
+    found = _newest_first(folder)
+    here = found.index(path)
+    for old in found[:here] + found[here + KEEP :]:
         old.with_suffix(".json").unlink(missing_ok=True)
         old.unlink(missing_ok=True)
 

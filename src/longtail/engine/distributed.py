@@ -55,8 +55,8 @@ class Ranks:
             return data
         size = torch.tensor([-1 if data is None else len(data)], device=_device())
         dist.broadcast(size, 0)
-        if int(size) < 0:
-            return None
+        if int(size) <= 0:
+            return None if int(size) < 0 else b""
         raw = bytearray(data) if data is not None else bytearray(int(size))
         buffer = torch.frombuffer(raw, dtype=torch.uint8).to(_device())
         dist.broadcast(buffer, 0)

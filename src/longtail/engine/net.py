@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 import torch
@@ -19,16 +20,17 @@ class Trained(nn.Module):
     What does not train is frozen and stays in evaluation mode, batch norm included.
     """
 
-    def __init__(self, model: nn.Module, trains: Trains, needs_logits: bool = True) -> None:
+    def __init__(self, model: nn.Module, trains: Trains, free: Collection[nn.Parameter], needs_logits: bool) -> None:
+        """``free`` are the parameters that may train at all: what the user froze stays frozen."""
         super().__init__()
         self.model, self.trains = model, trains
         self.scale: nn.Parameter | None = None
         head: Any = model.head
-        for p in model.parameters():
-            p.requires_grad_(trains == "all")
         # An objective on embeddings alone gives the head no gradient, and distribution would wait for one
-        for p in head.parameters():
-            p.requires_grad_(trains == "head" or (trains == "all" and needs_logits))
+        head_trains = trains == "head" or (trains == "all" and needs_logits)
+        of_head = set(head.parameters())
+        for p in model.parameters():
+            p.requires_grad_(p in free and (head_trains if p in of_head else trains == "all"))
         if trains == "scale":
             if type(head).__name__ == "CosineHead":
                 raise InputError("a factor a class has no effect on a cosine head: it needs a linear one")

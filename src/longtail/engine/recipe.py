@@ -202,7 +202,10 @@ _RECIPES = {
         Recipe("photos", "resnet18", epochs=60, batch_size=64, lr=0.05, warmup_epochs=3.0, weight_decay=5e-4),
         Recipe("digits", "mlp", epochs=30, batch_size=64, lr=0.1, warmup_epochs=1.0, weight_decay=5e-4),
         Recipe("moons", "mlp-moons", epochs=100, batch_size=128, lr=0.1, warmup_epochs=2.0, weight_decay=1e-4),
-        Recipe("features", "mlp", epochs=30, batch_size=128, lr=0.1, warmup_epochs=1.0, weight_decay=5e-4),
+        Recipe(
+            "features", "mlp", epochs=20, batch_size=256, lr=0.2, warmup_epochs=1.0, weight_decay=5e-4,
+            model_options={"hidden": (256,), "skip": True},
+        ),
     )
 }  # fmt: skip
 

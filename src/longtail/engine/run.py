@@ -210,9 +210,12 @@ class RunFolder:
                 f"{self.path} is being written by another process{f' ({who})' if who else ''}: wait for it, or use "
                 "another --out"
             ) from error
-        self._lock.truncate(0)
-        self._lock.write(f"process {os.getpid()} on {platform.node()}")
-        self._lock.flush()
+        try:
+            self._lock.truncate(0)
+            self._lock.write(f"process {os.getpid()} on {platform.node()}")
+            self._lock.flush()
+        except OSError as error:
+            raise cannot_write(self.path / "lock", error) from error
 
     def _config_found(self) -> dict[str, Any] | None:
         path = self.path / "config.json"

@@ -7,13 +7,12 @@ that was interrupted between any two steps goes on to the same bits.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,56 +27,9 @@ from .embeddings import class_means
 from .net import Average, Trained, choose_precision, convolves, needs_logits
 from .recipe import Recipe, parameter_groups
 from .sums import EpochSums
+from .watching import Interrupted, Position, Progress, Watcher, derive
 
-
-@dataclass(frozen=True)
-class Position:
-    """What comes next: step ``step`` of epoch ``epoch`` of stage ``stage``, all from 0; ``done`` steps lie behind."""
-
-    stage: int = 0
-    epoch: int = 0
-    step: int = 0
-    done: int = 0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a watcher is told after every step."""
-
-    stage: str
-    epoch: int  # from 1, over the whole run
-    epochs: int
-    step: int  # of this epoch, from 1
-    steps: int
-    lr: float
-    sums: EpochSums
-    done: float  # share of all epochs
-
-
-class Watcher(Protocol):
-    """Whoever looks on: a display, a tracker."""
-
-    def step(self, now: Progress) -> None: ...
-
-    def epoch(self, row: dict[str, Any]) -> None: ...
-
-
-class Interrupted(Exception):  # noqa: N818
-    """The run was asked to stop; its state is saved where there is a place for it."""
-
-    def __init__(self, signal: int) -> None:
-        super().__init__(f"stopped by signal {signal}")
-        self.signal = signal
-
-
-def derive(seed: int, *where: int) -> int:
-    """A seed for one place of a run, from the run's seed: 63 bits of a hash.
-
-    >>> derive(0, 1, 2) == derive(0, 1, 2) != derive(0, 2, 1)
-    True
-    """
-    digest = hashlib.sha256(repr((seed, *where)).encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
+__all__ = ["Interrupted", "Progress", "Trainer", "Watcher", "derive", "fit"]
 
 
 def fit(
@@ -155,6 +107,7 @@ class Trainer:
         self.channels_last = convolves(model)
         if self.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.free = {p for p in model.parameters() if p.requires_grad}
         self.epochs = plan.epochs(recipe.epochs)
         self.at = Position()
         self.rows: list[dict[str, Any]] = []
@@ -173,6 +126,8 @@ class Trainer:
             for epoch in range(self.at.epoch, self.epochs[index]):
                 self._epoch(index, epoch)
             self._leave(index)
+        for p in self.free:
+            p.requires_grad_(True)
         return self.rows
 
     # -- one stage --------------------------------------------------------------------------------------------------
@@ -190,7 +145,7 @@ class Trainer:
         momentum = {} if begins and restart else self._momentum()
         if self._resumed is not None and not begins:
             self._load_objective(self._resumed)
-        self.net = Trained(self.model, stage.trains, needs_logits(self.objective)).to(self.device)
+        self.net = Trained(self.model, stage.trains, self.free, needs_logits(self.objective)).to(self.device)
         if self._resumed is not None and not begins and self.net.scale is not None:
             with torch.no_grad():
                 self.net.scale.copy_(self._resumed.tensors["scale"])
