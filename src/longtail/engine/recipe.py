@@ -206,6 +206,11 @@ _RECIPES = {
             "features", "mlp", epochs=20, batch_size=256, lr=0.2, warmup_epochs=1.0, weight_decay=5e-4,
             model_options={"hidden": (256,), "skip": True},
         ),
+        # Features again, with an embedding of the network's own: for what is to be learnt about embeddings.
+        Recipe(
+            "features-mlp", "mlp", epochs=30, batch_size=128, lr=0.05, warmup_epochs=1.0, weight_decay=5e-4,
+            model_options={"hidden": (256, 64)},
+        ),
     )
 }  # fmt: skip
 
