@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..counts import ClassCounts
 from ..errors import InputError
 from ..margins import PerClass
-from .inputs import Features, Gathered, Keys, Outputs, compute_dtype
+from .inputs import Features, Gathered, Keys, Outputs, compute_dtype, full_precision
 
 if TYPE_CHECKING:
     from ..memory import ClassMemory
@@ -88,8 +88,7 @@ class Term(nn.Module):
             like = out.embeddings
             assert like is not None
             keys = Features(keys.embeddings.to(like.dtype), keys.labels.long(), keys.ids)
-        device_type = labels.device.type
-        with torch.autocast(device_type=device_type, enabled=False):
+        with full_precision(labels.device.type):
             if labels.numel() == 0:
                 values = labels.new_zeros(0, dtype=(out.logits if out.logits is not None else out.embeddings).dtype)  # type: ignore[union-attr]
             elif beside is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -42,6 +43,13 @@ class Keys(NamedTuple):
 def compute_dtype(x: Tensor) -> torch.dtype:
     """float64 stays float64; everything else is computed in float32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def full_precision(device_type: str) -> AbstractContextManager[None]:
+    """A context without autocast; where there is none to switch off, one that costs nothing."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 class Gathered:

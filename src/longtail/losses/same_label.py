@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .inputs import Keys
+from .inputs import Keys, full_precision
 
 # Stands for log 0. Finite, so that no difference of two of them is NaN; its exponential is 0 all the same.
 FLOOR = -1e30
@@ -49,7 +49,6 @@ class _Dense(NamedTuple):
     key_origin: Tensor
 
 
-@torch.compiler.disable
 def log_sum(
     x: Tensor,
     labels: Tensor,
@@ -64,7 +63,16 @@ def log_sum(
     gets ``FLOOR`` and no gradient. x (B, K) in float32 or float64, labels (B,); the result is (B,). The scale s ≥ 0 is
     a tensor of one number, 1 by default, and takes a gradient like the embeddings; keys with ``rows`` take none.
     """
-    ids, keys = _who(labels, ids, keys)
+    if torch.compiler.is_compiling():  # which groups there are depends on data: not for a compiler
+        found: Tensor = _uncompiled(x, labels, ids, keys, hard, scale)
+        return found
+    return _log_sum(x, labels, ids, keys, hard, scale)
+
+
+def _log_sum(
+    x: Tensor, labels: Tensor, ids: Tensor | None, keys: Keys | None, hard: bool, scale: Tensor | None
+) -> Tensor:
+    ids, keys = _who(ids, keys)
     if keys is not None and keys.labels.numel() == 0:
         return x.new_full((len(x),), FLOOR)
     plan = _plan(x, labels, ids, keys)
@@ -75,11 +83,14 @@ def log_sum(
     return values
 
 
+_uncompiled = torch.compiler.disable(_log_sum)
+
+
 def count(labels: Tensor, ids: Tensor | None, keys: Keys | None, num_classes: int) -> Tensor:
     """How many keys ``log_sum`` sums over for each anchor, (B,)."""
-    ids, keys = _who(labels, ids, keys)
+    ids, keys = _who(ids, keys)
     key_labels, key_ids = (labels, ids) if keys is None else (keys.labels, keys.ids)
-    same = _occurrences(key_labels, labels)
+    same = _occurrences(key_labels, labels) - int(ids is None and keys is None)
     if ids is None or key_ids is None:
         return same
     short = torch.unique(torch.cat([ids, key_ids]), return_inverse=True)[1] * num_classes
@@ -91,10 +102,10 @@ def _occurrences(of: Tensor, wanted: Tensor) -> Tensor:
     return torch.searchsorted(ordered, wanted, right=True) - torch.searchsorted(ordered, wanted)
 
 
-def _who(labels: Tensor, ids: Tensor | None, keys: Keys | None) -> tuple[Tensor | None, Keys | None]:
-    """The ids by which to exclude: those given, positions for a batch that is its own keys, else none."""
+def _who(ids: Tensor | None, keys: Keys | None) -> tuple[Tensor | None, Keys | None]:
+    """Ids exclude only where anchors and keys both have them; a batch that is its own keys excludes by position."""
     if keys is None:
-        return torch.arange(len(labels), device=labels.device) if ids is None else ids, None
+        return ids, None
     return (None, keys._replace(ids=None)) if ids is None or keys.ids is None else (ids, keys)
 
 
@@ -117,7 +128,9 @@ def _dense(labels: Tensor, ids: Tensor | None, keys: Keys | None) -> _Dense:
     key_labels = labels if keys is None else keys.labels
     mask = labels[:, None] == key_labels[None, :]
     key_ids = ids if keys is None else keys.ids
-    if ids is not None and key_ids is not None:
+    if keys is None and ids is None:
+        mask.fill_diagonal_(False)
+    elif ids is not None and key_ids is not None:
         mask &= ids[:, None] != key_ids[None, :]
     # The first key of a row's label, found without asking the host for a number; any key where there is none.
     ordered, order = key_labels.sort(stable=True)
@@ -153,6 +166,7 @@ def _grouped(
     """The blocks of a grouped plan and its price. ``key_y`` None: the keys are the anchors."""
     order, classes, starts, sizes = _groups(y)
     if key_y is None:
+        ids = np.arange(len(y)) if ids is None else ids
         kept = np.flatnonzero(sizes > 1)
         starts = key_starts = starts[kept]
         sizes = key_sizes = sizes[kept]
@@ -223,24 +237,19 @@ def _reduce(
     anchors: Tensor, keys: Tensor, mask: Tensor, scale: Tensor | None, hard: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Values (G, a), each pair's share in a value's gradient (G, a, k), and with a scale ∂value/∂scale (G, a)."""
-    if anchors is keys:
-        distances = torch.bmm(anchors, keys.mT)
-        norms = distances.diagonal(dim1=1, dim2=2).clone()
-        distances.mul_(-2).add_(norms[:, :, None]).add_(norms[:, None, :])
-    else:
-        norms, key_norms = (torch.linalg.vector_norm(v, dim=-1).square_() for v in (anchors, keys))
-        distances = torch.baddbmm(key_norms[:, None, :], anchors, keys.mT, alpha=-2).add_(norms[:, :, None])
+    norms = torch.linalg.vector_norm(anchors, dim=-1).square_()
+    key_norms = norms if anchors is keys else torch.linalg.vector_norm(keys, dim=-1).square_()
+    distances = torch.baddbmm(key_norms[:, None, :], anchors, keys.mT, alpha=-2).add_(norms[:, :, None])
     distances.clamp_(min=0)
-    t = distances if scale is None else distances * scale
-    t.masked_fill_(~mask, -torch.inf)
-    top, where = t.max(dim=-1, keepdim=True)
-    top.clamp_(min=FLOOR)
+    t = torch.where(mask, distances if scale is None else distances * scale, FLOOR)
     if hard:
-        value, share = top, torch.zeros_like(t).scatter_(-1, where, (top > FLOOR).to(t.dtype))
+        value, where = t.max(dim=-1, keepdim=True)
+        share = torch.zeros_like(t).scatter_(-1, where, 1.0)
     else:
-        share = t.sub_(top).exp_()
-        total = share.sum(-1, keepdim=True).clamp_(min=torch.finfo(t.dtype).tiny)
-        value, share = top + total.log(), share.div_(total)
+        # The largest share tells the sum's logarithm, so that one softmax is all; and it is much faster than exp()
+        # where that calls a vendor's library. Without positives shares mean nothing, but there is no gradient either.
+        share = t.softmax(-1)
+        value = t.amax(-1, keepdim=True) - share.amax(-1, keepdim=True).log()
     return value[..., 0], share, None if scale is None else (share * distances).sum(-1)
 
 
@@ -258,49 +267,52 @@ class _LogSum(torch.autograd.Function):
     ) -> Tensor:
         ctx.blocks = [plan.block] if isinstance(plan, _Dense) else plan
         ctx.own, ctx.fixed_keys = z is None, z is not None and not ctx.needs_input_grad[1]
-        ctx.x_shape, ctx.z_shape = x.shape, None if z is None else z.shape
-        values = x.new_full((len(x) + 1,), FLOOR)
-        slopes = None if scale is None else torch.zeros_like(values)
-        needs_grad = any(ctx.needs_input_grad)
-        direction = x.new_zeros(len(x) + 1, x.shape[1]) if ctx.fixed_keys and needs_grad else None
+        ctx.shapes = x.shape, None if z is None else z.shape
+        values = slopes = direction = None
         saved: list[Tensor] = []
         for block in ctx.blocks:
             anchors, keys = _centred(x, z, plan, block)
             value, share, slope = _reduce(anchors, keys, block.mask, scale, hard)
-            _write(values, block.write_anchors, value)
-            if slopes is not None and slope is not None:
-                _write(slopes, block.write_anchors, slope)
-            share = share if scale is None else share.mul_(scale)
-            if direction is not None:
-                _write(direction, block.write_anchors, _pulled(anchors, keys, share))
-            elif needs_grad:
+            values = _written(values, block.write_anchors, value, len(x), FLOOR)
+            if slope is not None and scale is not None:
+                slopes = _written(slopes, block.write_anchors, slope, len(x))
+                share = share * scale
+            if not any(ctx.needs_input_grad):
+                continue
+            if ctx.fixed_keys:
+                direction = _written(direction, block.write_anchors, _pulled(anchors, keys, share), len(x))
+            else:
                 saved += [anchors, share] if z is None else [anchors, keys, share]
-        ctx.save_for_backward(slopes, *([direction] if direction is not None else saved))
-        return values[:-1]
+        ctx.save_for_backward(slopes, direction, *saved)
+        return x.new_full((len(x),), FLOOR) if values is None else values[: len(x)]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        slopes, *saved = ctx.saved_tensors
-        to_scale = None if slopes is None else torch.dot(grad, slopes[:-1])
+        slopes, direction, *saved = ctx.saved_tensors
+        x_shape, z_shape = ctx.shapes
+        n = x_shape[0]
+        to_scale = None if slopes is None else torch.dot(grad, slopes[:n])
+        if not ctx.blocks:  # nowhere do labels agree
+            return grad.new_zeros(x_shape), None if ctx.own else grad.new_zeros(z_shape), to_scale, None, None
         if ctx.fixed_keys:
-            return grad[:, None] * saved[0][:-1], None, to_scale, None, None
-        to_x = grad.new_zeros(ctx.x_shape[0] + 1, ctx.x_shape[1])
-        to_z = None if ctx.own else grad.new_zeros(ctx.z_shape[0] + 1, ctx.z_shape[1])
-        grad = torch.cat([grad, grad.new_zeros(1)])  # for the padding
+            return grad[:, None] * direction[:n], None, to_scale, None, None
+        to_x = to_z = None
+        padded = grad if ctx.blocks[0].write_anchors is None else torch.cat([grad, grad.new_zeros(1)])
         width = 2 if ctx.own else 3
-        with torch.autocast(device_type=grad.device.type, enabled=False):
+        with full_precision(grad.device.type):
             for i, block in enumerate(ctx.blocks):
                 anchors, *keys, share = saved[width * i : width * (i + 1)]
-                groups, a, _ = share.shape
-                g = grad[:-1] if block.write_anchors is None else grad.index_select(0, block.write_anchors)
-                weight = share * g.view(groups, a, 1)
+                g = grad if block.write_anchors is None else padded.index_select(0, block.write_anchors)
+                weight = share * g.view(len(share), -1, 1)
                 if ctx.own:
-                    _write(to_x, block.write_anchors, _pulled(anchors, anchors, weight + weight.mT))
+                    pulled = _pulled(anchors, anchors, weight + weight.mT)
+                    to_x = _written(to_x, block.write_anchors, pulled, n)
                 else:
-                    _write(to_x, block.write_anchors, _pulled(anchors, keys[0], weight))
-                    _write(to_z, block.write_keys, _pulled(keys[0], anchors, weight.mT))
-        return to_x[:-1], None if to_z is None else to_z[:-1], to_scale, None, None
+                    to_x = _written(to_x, block.write_anchors, _pulled(anchors, keys[0], weight), n)
+                    to_z = _written(to_z, block.write_keys, _pulled(keys[0], anchors, weight.mT), z_shape[0])
+        assert to_x is not None
+        return to_x[:n], None if to_z is None else to_z[: z_shape[0]], to_scale, None, None
 
 
 def _pulled(x: Tensor, z: Tensor, weight: Tensor) -> Tensor:
@@ -308,9 +320,11 @@ def _pulled(x: Tensor, z: Tensor, weight: Tensor) -> Tensor:
     return torch.baddbmm(x * weight.sum(-1, keepdim=True), weight, z, beta=2, alpha=-2)
 
 
-def _write(out: Tensor | None, rows: Tensor | None, values: Tensor) -> None:
-    assert out is not None
+def _written(out: Tensor | None, rows: Tensor | None, values: Tensor, n: int, empty: float = 0.0) -> Tensor:
+    """``out`` (n + 1, …), made if it is not there, with a block's values (G, a, …) in their rows. The dense block's
+    values are all there is, and become it."""
     if rows is None:
-        out[:-1] = values[0]
-    else:
-        out.index_copy_(0, rows, values.reshape(len(rows), *out.shape[1:]))
+        return values[0]
+    values = values.reshape(len(rows), *values.shape[2:])
+    out = values.new_full((n + 1, *values.shape[1:]), empty) if out is None else out
+    return out.index_copy_(0, rows, values)
