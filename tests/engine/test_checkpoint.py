@@ -1,0 +1,104 @@
+"""Checkpoints: what was saved comes back, what was damaged is noticed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from longtail.engine import checkpoint, files
+from longtail.errors import RunError
+
+TENSORS = {"model.w": torch.randn(3, 4), "memory.ids": torch.arange(5), "scalar": torch.tensor(2.0, dtype=torch.float64)}
+
+
+def save(folder: Path, step: int) -> bytes:
+    data = checkpoint.encode({**TENSORS, "step": torch.tensor(step)}, {"at": {"done": step}, "sums": {"loss": 0.1 + 0.2}})
+    checkpoint.save(folder, step, data)
+    return data
+
+
+def test_everything_comes_back_to_the_bit() -> None:
+    back = checkpoint.decode(checkpoint.encode(TENSORS, {"sums": {"loss": 0.1 + 0.2}, "at": [1, None]}))
+    assert set(back.tensors) == set(TENSORS)
+    for name, tensor in TENSORS.items():
+        assert back.tensors[name].dtype == tensor.dtype
+        assert torch.equal(back.tensors[name], tensor)
+    assert back.meta == {"sums": {"loss": 0.1 + 0.2}, "at": [1, None]}
+
+
+def test_the_same_state_gives_the_same_bytes() -> None:
+    meta = {"b": 1, "a": {"d": 2, "c": 3}}
+    assert checkpoint.encode(TENSORS, meta) == checkpoint.encode(dict(reversed(TENSORS.items())), dict(reversed(meta.items())))
+
+
+def test_the_last_two_are_kept_and_the_newest_is_found(tmp_path: Path) -> None:
+    for step in (5, 10, 1000, 15):
+        last = save(tmp_path, step)
+    # 1000 was of a life that ended before 15 was made again: nobody may go on from it
+    assert sorted(p.name for p in tmp_path.glob("*.safetensors")) == ["000000010.safetensors", "000000015.safetensors"]
+    found = checkpoint.latest(tmp_path, pytest.fail)
+    assert found == (tmp_path / "000000015.safetensors", last)
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def _flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+def _unseal(path: Path) -> None:
+    path.with_suffix(".json").unlink()
+
+
+def _spoil_seal(path: Path) -> None:
+    path.with_suffix(".json").write_text('{"sha256": 3')
+
+
+def _forge_seal(path: Path) -> None:
+    path.with_suffix(".json").write_text('{"sha256": "%s", "bytes": %d}' % ("0" * 64, path.stat().st_size))
+
+
+@pytest.mark.parametrize("damage", [_truncate, _flip_a_bit, _unseal, _spoil_seal, _forge_seal])
+def test_a_damaged_one_is_passed_over_with_a_warning(damage: object, tmp_path: Path) -> None:
+    before = save(tmp_path, 5)
+    save(tmp_path, 10)
+    damage(tmp_path / "000000010.safetensors")
+    warnings: list[str] = []
+    assert checkpoint.latest(tmp_path, warnings.append) == (tmp_path / "000000005.safetensors", before)
+    assert len(warnings) == 1
+    assert "000000010.safetensors is not usable" in warnings[0]
+
+
+def test_none_usable_is_none(tmp_path: Path) -> None:
+    assert checkpoint.latest(tmp_path / "absent", pytest.fail) is None
+    save(tmp_path, 5)
+    _truncate(tmp_path / "000000005.safetensors")
+    assert checkpoint.latest(tmp_path, lambda text: None) is None
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_former_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = save(tmp_path, 5)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match=r"the disk of .* is full: 000000010.safetensors was not written"):
+        save(tmp_path, 10)
+    monkeypatch.undo()
+    assert checkpoint.latest(tmp_path, pytest.fail) == (tmp_path / "000000005.safetensors", before)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_json_refuses_what_is_not_json(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_json(tmp_path / "x.json", {"loss": float("nan")})
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,215 @@
+"""The run folder: what starts, goes on, is refused or found finished."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from longtail.engine import run as runs
+from longtail.engine.job import execute
+from longtail.engine.settings import Job
+from longtail.errors import InputError, RunError
+
+JOB = Job("ce", data="moons", epochs=2, save_steps=2)
+
+
+def do(job: Job, **options: Any) -> tuple[Path, str]:
+    said: list[str] = []
+    path = execute(job, say=said.append, **options)
+    return path, "\n".join(said)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished run for all tests that only look at it."""
+    return do(replace(JOB, out=str(tmp_path_factory.mktemp("runs") / "run")))[0]
+
+
+class Bomb:
+    """Breaks a run off after some steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def step(self, now: object) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("broken off")
+
+    def epoch(self, row: object) -> None:
+        pass
+
+
+def broken(job: Job, steps: int) -> None:
+    with pytest.raises(RuntimeError, match="broken off"):
+        do(job, watchers=lambda *_: [Bomb(steps)])
+
+
+def test_a_finished_run_holds_what_was_promised(finished: Path) -> None:
+    config, environment, split, summary = (
+        json.loads((finished / f"{name}.json").read_text()) for name in ("config", "environment", "split", "summary")
+    )
+    assert (config["method"], config["seed"], config["epochs"], config["format"]) == ("ce", 0, 2, 1)
+    assert config["recipe"]["momentum"] == 0.9
+    assert any("momentum" in sentence for sentence in config["decisions"])
+    assert environment["finished"] >= environment["started"]
+    assert environment["resumed"] == 0
+    assert split["counts"] == [950, 50]
+    assert (split["train"], split["val"], split["test"]) == (1000, 500, 2000)
+    assert summary["test"]["n"] == 2000
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [1, 2]
+    assert rows[-1]["test"]["balanced"] == summary["test"]["balanced"]
+    assert "test" not in rows[0]
+    predictions = load_file(finished / "predictions.safetensors")
+    assert predictions["train_logits"].shape == (1000, 2)
+    assert predictions["val_embeddings"].shape == (500, 2)
+    assert predictions["test_labels"].shape == (2000,)
+    assert not list(finished.glob(".*"))
+
+
+def test_the_same_settings_give_the_same_bits_wherever_and_whenever(finished: Path, tmp_path: Path) -> None:
+    again, _ = do(replace(JOB, out=str(tmp_path / "again"), save_steps=None))
+    for name in ("model.safetensors", "predictions.safetensors", "summary.json", "config.json"):
+        assert (again / name).read_bytes() == (finished / name).read_bytes()
+    other, _ = do(replace(JOB, out=str(tmp_path / "other"), seed=1))
+    assert (other / "model.safetensors").read_bytes() != (finished / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_finished_run_is_not_run_again(resume: bool, finished: Path) -> None:
+    before = {p.name: p.stat().st_mtime_ns for p in finished.iterdir() if p.name != "lock"}
+    path, said = do(replace(JOB, out=str(finished), resume=resume))
+    assert "is finished: nothing to do" in said
+    assert {p.name: p.stat().st_mtime_ns for p in finished.iterdir() if p.name != "lock"} == before
+
+
+def test_force_runs_it_again_and_removes_nothing_else(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    path, said = do(replace(JOB, out=str(tmp_path / "run"), force=True, epochs=1))
+    assert json.loads((path / "config.json").read_text())["epochs"] == 1
+    assert len((path / "metrics.jsonl").read_text().splitlines()) == 1
+    assert (path / "notes.txt").read_text() == "mine"
+
+
+def test_another_config_is_refused_with_the_keys_that_differ(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"recipe.lr \(0.1, now 0.2\).*another --out"):
+        do(replace(JOB, out=str(finished), lr=0.2, resume=True))
+    job = replace(JOB, out=str(tmp_path / "run"))
+    broken(job, 3)
+    with pytest.raises(InputError, match=r"seed \(0, now 1\)"):
+        do(replace(job, seed=1, resume=True))
+
+
+def test_an_unfinished_run_needs_resume(tmp_path: Path, finished: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"))
+    broken(job, 10)
+    with pytest.raises(InputError, match="holds an unfinished run: add --resume"):
+        do(job)
+    path, said = do(replace(job, resume=True))
+    assert "going on from" in said
+    assert (path / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()
+    assert json.loads((path / "environment.json").read_text())["resumed"] == 1
+
+
+def test_resume_without_a_usable_checkpoint_starts_afresh_and_says_so(tmp_path: Path, finished: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"), resume=True)
+    broken(job, 10)
+    for file in (tmp_path / "run" / "checkpoints").glob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:100])
+    path, said = do(job)
+    assert "warning: checkpoint" in said
+    assert "has no usable checkpoint: starting afresh" in said
+    assert (path / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()
+    assert [json.loads(x)["epoch"] for x in (path / "metrics.jsonl").read_text().splitlines()] == [1, 2]
+
+
+def test_a_tampered_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, finished: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"), resume=True)
+    broken(job, 11)
+    newest = max((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
+    data = bytearray(newest.read_bytes())
+    data[-1] ^= 255
+    newest.write_bytes(data)
+    path, said = do(job)
+    assert f"warning: checkpoint {newest.name} is not usable" in said
+    assert "going on from" in said
+    assert (path / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()
+
+
+def test_a_half_written_line_of_metrics_is_dropped(tmp_path: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"), resume=True)
+    broken(job, 10)
+    with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
+        file.write('{"stage": "train", "epo')
+    path, _ = do(job)
+    assert [json.loads(x)["epoch"] for x in (path / "metrics.jsonl").read_text().splitlines()] == [1, 2]
+
+
+def test_changed_data_is_refused(tmp_path: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"), resume=True)
+    broken(job, 10)
+    with pytest.raises(InputError, match="data.fingerprint"):
+        do(replace(job, options={"seed": 1}))
+
+
+def test_a_folder_in_use_is_refused_and_its_lock_dies_with_its_holder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with open(folder / "lock", "w") as other:
+        other.write("process 1 on elsewhere")
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match=r"is being written by another process \(process 1 on elsewhere\)"):
+            do(replace(JOB, out=str(folder)))
+    # The file is still there, and its holder is gone
+    assert do(replace(JOB, out=str(folder)))[0] == folder
+
+
+def test_what_cannot_be_written_is_said_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write the run folder .*it is not a folder"):
+        do(replace(JOB, out=str(tmp_path / "file")))
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match=r"is not empty and no run folder \(it holds thesis.tex\)"):
+        do(replace(JOB, out=str(tmp_path / "papers")))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 1000))
+    with pytest.raises(InputError, match=r"the run needs about \d+ MB, but the disk of .* has 0 MB left"):
+        do(replace(JOB, out=str(tmp_path / "run")))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"), lr=1e18, save_steps=1)
+    with pytest.raises(RunError, match=r"not finite"):
+        do(job)
+    assert not (tmp_path / "run" / "summary.json").exists()
+    state = runs.checkpoint.decode(runs.checkpoint.latest(tmp_path / "run" / "checkpoints", pytest.fail)[1])
+    assert all(bool(t.isfinite().all()) for t in state.tensors.values())
+
+
+def test_default_folders_differ_with_the_settings_and_not_with_circumstances() -> None:
+    config = {"method": "elm", "seed": 3, "threads": 1, "data": {"name": "a/my.images", "root": "x", "options": {}}}
+    path = runs.default_folder(config)
+    assert path.parent == Path("runs")
+    assert path.name.startswith("my-images-elm-s3-")
+    assert runs.default_folder({**config, "threads": 8, "longtail": "9"}) == path
+    assert runs.default_folder({**config, "data": {**config["data"], "root": "y"}}) == path
+    assert runs.default_folder({**config, "data": {**config["data"], "options": {"ratio": 10}}}) != path
+    assert runs.default_folder({**config, "lr": 1}) != path
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_unwritable_folder_is_one_sentence(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="cannot write the run folder .*Permission denied"):
+        do(replace(JOB, out=str(tmp_path / "run")))
