@@ -52,6 +52,7 @@ def check(name: str, root: str | Path = "data", progress: Callable[[int, int], N
 
 def _check_cifar(name: str, root: Path, found: Checked) -> None:
     layout = cifar.LAYOUTS[name]
+    problem = fetch.verify(name, root)
     for folder, (train, test), reader in (
         (layout.binary, layout.binary_files, cifar.read_binary),
         (layout.python, layout.python_files, cifar.read_python),
@@ -60,12 +61,13 @@ def _check_cifar(name: str, root: Path, found: Checked) -> None:
             continue
         for file in (*train, test):
             found.files += 1
+            if problem is None:
+                continue
             try:
                 reader(root / folder / file, layout)
             except InputError as error:
                 found.bad.append(str(error))
-    problem = None if found.bad else fetch.verify(name, root)
-    if problem:
-        if found.files == 0:
-            raise InputError(problem)
+    if problem and found.files == 0:
+        raise InputError(problem)
+    if problem and not found.bad:
         found.bad.append(problem)

@@ -90,17 +90,29 @@ def fetch(
         return f"{name} is already in {root}, and complete."
     if "not the official one" in problem:  # somebody's own version: theirs to move
         raise InputError(f"{problem}; move it away to fetch the official one")
-    root.mkdir(parents=True, exist_ok=True)
-    if source is not None:
-        return _install_file(name, root, Path(source), layout)
-    archive = ARCHIVES[name][0]
-    base = address or os.environ.get(ADDRESS_VARIABLE) or OFFICIAL
-    path = download(base.rstrip("/") + "/" + archive.file, root / archive.file, archive.md5, progress)
+    if source is not None and not Path(source).is_file():
+        raise InputError(f"there is no file {source}: --from takes an archive such as {ARCHIVES[name][0].file}")
+    new = not root.exists()
     try:
-        install(path, root, layout, archive.content)
+        root.mkdir(parents=True, exist_ok=True)
+        if source is not None:
+            # An archive packed anew has another checksum but may hold the same images: the content decides.
+            install(Path(source), root, layout, _CONTENT[name])
+            return f"{name}: unpacked from {source} and verified in {root}."
+        archive = ARCHIVES[name][0]
+        base = address or os.environ.get(ADDRESS_VARIABLE) or OFFICIAL
+        path = download(base.rstrip("/") + "/" + archive.file, root / archive.file, archive.md5, progress)
+        try:
+            install(path, root, layout, archive.content)
+        finally:
+            path.unlink()
+        return f"{name}: downloaded, verified and unpacked in {root}."
+    except NotADirectoryError:
+        raise InputError(f"{root} is no folder") from None
     finally:
-        path.unlink()
-    return f"{name}: downloaded, verified and unpacked in {root}."
+        if new:  # gone again where nothing came of it
+            with contextlib.suppress(OSError):
+                root.rmdir()
 
 
 def verify(name: str, root: Path) -> str | None:
@@ -120,17 +132,9 @@ def content_digest(layout: cifar.Layout, root: Path) -> str:
     for split in (source.train, source.test):
         assert split is not None
         assert isinstance(split.inputs, Tensor)
-        digest.update(split.inputs.numpy().tobytes())
+        digest.update(split.inputs.numpy())
         digest.update(split.labels.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def _install_file(name: str, root: Path, path: Path, layout: cifar.Layout) -> str:
-    if not path.is_file():
-        raise InputError(f"there is no file {path}: --from takes an archive such as {ARCHIVES[name][0].file}")
-    # An archive packed anew has another checksum but may hold the same images: the content decides.
-    install(path, root, layout, _CONTENT[name])
-    return f"{name}: unpacked from {path} and verified in {root}."
 
 
 def install(path: Path, root: Path, layout: cifar.Layout, content: str) -> None:
