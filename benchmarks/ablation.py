@@ -1,11 +1,11 @@
 """Does the pull reach the tail? Variants of ELM's positives, tuned alike on validation data, then run on fresh seeds.
 
     python benchmarks/ablation.py digits-lt --seeds 10
-    python benchmarks/ablation.py data/cifar100lt-features.npz --seeds 5
+    python benchmarks/ablation.py data/cifar100lt-features.npz --recipe features-mlp --seeds 5 --tuning-seeds 1
 
 Each variant's λ and α are chosen by balanced validation accuracy over the same grid with the same seeds; the test data
-is looked at only for the settings chosen. Runs go to the git-ignored ``runs/ablation`` (finished ones are reused, so the
-command may be interrupted and repeated), their essence to ``results/ablation/NAME.json``.
+is looked at only for the settings chosen. Runs go to the git-ignored ``runs/ablation`` (finished ones are reused, so
+the command may be interrupted and repeated), their essence to ``results/ablation/NAME.json``.
 """
 
 from __future__ import annotations
@@ -61,15 +61,10 @@ def essence(path: Path) -> dict[str, Any]:
     }
 
 
-def jobs_of(
-    name: str, data: str, settings: Iterable[dict[str, Any]], seeds: Iterable[int], epochs: int | None
-) -> list[Job]:
+def jobs_of(name: str, args: argparse.Namespace, settings: Iterable[dict[str, Any]], seeds: Iterable[int]) -> list[Job]:
     method, fixed, _ = VARIANTS[name]
-    return [
-        Job(method, data=data, seed=seed, knobs={**fixed, **knobs}, epochs=epochs, under="runs/ablation", resume=True)
-        for knobs in settings
-        for seed in seeds
-    ]
+    common = {"data": args.data, "recipe": args.recipe, "epochs": args.epochs, "under": "runs/ablation", "resume": True}
+    return [Job(method, seed=seed, knobs={**fixed, **knobs}, **common) for knobs in settings for seed in seeds]
 
 
 def run(jobs: list[Job], label: str) -> list[Outcome]:
@@ -88,6 +83,7 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--tuning-seeds", type=int, default=2)
+    parser.add_argument("--recipe")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS))
     args = parser.parse_args()
@@ -98,7 +94,7 @@ def main() -> None:
         method, fixed, grid = VARIANTS[name]
         # Tuning seeds are other seeds than those reported
         tuning_seeds = [1000 + s for s in range(args.tuning_seeds)]
-        tuned = run(jobs_of(name, args.data, grid, tuning_seeds, args.epochs), f"{name}: tuning")
+        tuned = run(jobs_of(name, args, grid, tuning_seeds), f"{name}: tuning")
         scores: list[dict[str, Any]] = []
         for i, knobs in enumerate(grid):
             paths = [o.path for o in tuned[i * len(tuning_seeds) : (i + 1) * len(tuning_seeds)]]
@@ -107,7 +103,7 @@ def main() -> None:
             scores.append({**knobs, "val": val})
         best = max((s for s in scores if s["val"] is not None), key=lambda s: s["val"])
         chosen = {k: v for k, v in best.items() if k != "val"}
-        final = run(jobs_of(name, args.data, [chosen], range(args.seeds), args.epochs), f"{name}: {chosen}")
+        final = run(jobs_of(name, args, [chosen], range(args.seeds)), f"{name}: {chosen}")
         runs = [essence(o.path) for o in final if o.path is not None]
         first = final[0].path
         assert first is not None

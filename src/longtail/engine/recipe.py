@@ -208,8 +208,8 @@ _RECIPES = {
         ),
         # Features again, with an embedding of the network's own: for what is to be learnt about embeddings.
         Recipe(
-            "features-mlp", "mlp", epochs=30, batch_size=128, lr=0.05, warmup_epochs=1.0, weight_decay=5e-4,
-            model_options={"hidden": (256, 64)},
+            "features-mlp", "mlp", epochs=30, batch_size=128, lr=0.05, warmup_epochs=1.0, weight_decay=5e-3,
+            model_options={"hidden": (512, 64)},
         ),
     )
 }  # fmt: skip
