@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> None:
             arguments, {"--epochs": "1"} | ({} if arguments[0] == "train" else {"--seeds": "1", "--jobs": "1"})
         )
         if "photos" in arguments:
-            arguments = [*arguments, "--option", "size=16"]
+            arguments = [*arguments, "--option", "size=16", "--model", "mlp"]
     with pytest.raises(SystemExit) as done:
         main(arguments)
     assert done.value.code == 0, f"longtail {shlex.join(arguments)} exits with {done.value.code}"
