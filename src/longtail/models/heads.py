@@ -30,8 +30,9 @@ class LinearHead(nn.Linear):
 class CosineHead(nn.Module):
     """``f_y = s·cos(w_y, Φ)``: weight (C, K), no bias.
 
-    The scale s is 1 here, since losses that need one (LDAM's s = 30) apply it themselves. An embedding or a weight of norm 0
-    has cosine 0 and a finite gradient. Computed in float32 at least: in bf16 a cosine times 30 is off by a tenth.
+    The scale s is 1 by default, since losses that need one (LDAM's s = 30) apply it themselves. An embedding or a
+    weight of norm 0 has cosine 0 and a finite gradient. Computed in float32 at least: in bf16 a cosine times 30 is off
+    by a tenth.
 
     >>> head = CosineHead(2, 3)
     >>> bool((head(torch.randn(4, 2)).abs() <= 1 + 1e-6).all()), head(torch.zeros(1, 2)).tolist()

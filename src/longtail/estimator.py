@@ -1,0 +1,392 @@
+"""Every method as a scikit-learn classifier over tabular data or frozen features."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from . import methods, models, posthoc
+from .counts import ClassCounts
+from .data.dataset import Split
+from .engine import recipe as recipes
+from .engine.embeddings import outputs
+from .engine.finish import after
+from .engine.net import needs_logits
+from .engine.train import Interrupted, fit
+from .errors import InputError
+from .evaluate.predictions import Part, Predictions
+from .losses import SigmoidFocal
+from .models import CosineHead
+from .plan import Plan
+
+# Chosen on the validation part of CIFAR100-LT features, as the defaults of the estimator were.
+_COSINE_SCALE = 16.0
+_INPUT_NORM = 4.0
+_STEPS = 400
+
+Array = NDArray[Any]
+
+
+class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A small network trained by any method of ``methods.names()``, under scikit-learn's contract.
+
+    Features are standardised and weighed by how much of their variance lies between classes (the fourth root of the
+    ratio of between- to within-class variance, held in [0.32, 1]), so scaling them beforehand changes nothing. The
+    network is one hidden layer beside its own input, under a cosine head of scale 16; a method that works on the head's
+    bias or norm (τ-normalisation, LWS, CB focal) and ``hidden=()`` have a linear head.
+
+    Args:
+        method: any of ``longtail.methods.names()``; ``knobs`` are its settings.
+        hidden: sizes of the hidden layers; ``()`` is a linear model.
+        epochs: passes over the data; by default 20, and more on small data: 400 steps at least.
+        batch_size: by default 256, less on small data.
+        early_stopping: hold out ``validation_fraction`` of every class that has two samples (at least one of each),
+            stop after ``n_iter_no_change`` epochs without a better balanced accuracy there, and keep the best epoch's
+            weights. Applies to the last stage of a method that has several, not to LWS's factors. Off by default: the
+            tail has no samples to spare.
+        target_prior: the class frequencies that probabilities, decisions and predictions assume: ``"uniform"``,
+            ``"train"``, or one number for each of ``classes_``. By default what the method trains for: uniform for the
+            adjusted ones (ELM, LogAdj, …), the training frequencies for plain cross-entropy.
+        random_state: fixes everything: the same data, threads and state give the same bits.
+
+    Attributes:
+        classes_, n_features_in_, counts_: what was seen in ``fit``.
+        module_: the network, float64 on the CPU; it takes standardised features.
+        history_: one row an epoch, as in a run's ``metrics.jsonl``.
+        validation_score_: balanced accuracy on the validation part where there is one, else None.
+
+    ``fit(X, y, X_val=…, y_val=…)`` takes validation data of one's own, for early stopping and for methods that choose a
+    knob on it (k-NN's k, τ); those hold out ``validation_fraction`` otherwise.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> round(LongTailClassifier(random_state=0).fit(X[:110], y[:110]).score(X, y), 1)
+    1.0
+    """
+
+    def __init__(
+        self,
+        method: str = "elm",
+        *,
+        knobs: Mapping[str, Any] | None = None,
+        hidden: Sequence[int] = (256,),
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float = 0.2,
+        weight_decay: float = 5e-4,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        target_prior: str | ArrayLike | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.method = method
+        self.knobs = knobs
+        self.hidden = hidden
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.target_prior = target_prior
+        self.random_state = random_state
+        self.device = device
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, X_val: ArrayLike | None = None, y_val: ArrayLike | None = None, **others: Any
+    ) -> LongTailClassifier:
+        """Train on features (N, K) and labels (N,) of any kind."""
+        _refuse(others)
+        x: Array
+        x, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError(f"a classifier needs at least two classes, got 1 class: {self.classes_[0]!r}")
+        labels = torch.from_numpy(codes.astype(np.int64))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        held = self._validation(X_val, y_val)
+        plan = methods.build(self.method, ClassCounts.from_labels(labels), **dict(self.knobs or {}))
+        if held is None and (self.early_stopping or plan.posthoc):
+            kept, out = _hold_out(labels, self.validation_fraction, seed)
+            held = (x[out], labels[out])
+            x, labels = x[kept], labels[kept]
+            plan = methods.build(self.method, ClassCounts.from_labels(labels), **dict(self.knobs or {}))
+        self.counts_ = ClassCounts.from_labels(labels)
+        self._set_scale(x, labels.numpy())
+        train = _split(self._scaled(x), labels)
+        val = None if held is None else _split(self._scaled(held[0]), held[1])
+        self._train(plan, train, val, seed)
+        return self
+
+    def _validation(self, X: ArrayLike | None, y: ArrayLike | None) -> tuple[Array, Tensor] | None:
+        if X is None and y is None:
+            return None
+        if X is None or y is None:
+            raise InputError("validation data is both X_val and y_val, got one of them")
+        x: Array
+        x, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise InputError(f"y_val has the class {unknown[0]!r}, which y does not have")
+        return x, torch.from_numpy(np.searchsorted(self.classes_, y).astype(np.int64))
+
+    def _set_scale(self, X: Array, codes: Array) -> None:
+        """What features are shifted by and multiplied with, so that ‖x‖ is about 4 whatever their number."""
+        X = X.astype(np.float64)
+        n = np.bincount(codes).astype(np.float64)
+        mean, total = X.mean(0), X.var(0)
+        means = np.zeros((len(n), X.shape[1]))
+        np.add.at(means, codes, X)
+        means /= n[:, None]
+        between = (n[:, None] * (means - mean) ** 2).sum(0) / n.sum()
+        varies = total > 1e-12 * np.maximum(mean**2, 1e-300)
+        total = np.where(varies, total, 1.0)
+        share = np.clip(between / total, 0, 0.99)
+        weight = np.clip(share / (1 - share), 0.01, 1) ** 0.25 * varies
+        size = math.sqrt(max(float((weight**2).sum()), 1e-12))
+        self.mean_, self.factor_ = mean, _INPUT_NORM / size * weight / np.sqrt(total)
+
+    def _scaled(self, X: Array) -> Tensor:
+        return torch.from_numpy((X.astype(np.float64) - self.mean_) * self.factor_)
+
+    def _train(self, plan: Plan, train: Split, val: Split | None, seed: int) -> None:
+        # The seed of the caller's program is none of ours.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self._network(plan, train.input_shape[0])
+        batch = self.batch_size or min(256, max(16, len(train) // 8 // 2 * 2))
+        epochs = self.epochs or max(20, math.ceil(_STEPS / max(len(train) // batch, 1)))
+        recipe = recipes.get("features").with_epochs(epochs)
+        recipe = recipe.replace(batch_size=batch, lr=self.lr, weight_decay=self.weight_decay, precision="fp32")
+        watched = val if self.early_stopping else None
+        watch = _Watch(module, plan, train, watched, sum(plan.epochs(epochs)[:-1]), self.n_iter_no_change)
+        with contextlib.suppress(Interrupted):  # by `watch`: nothing else can
+            fit(module, plan, train, recipe, seed=seed, device=self.device, watchers=[watch], stop=watch.stop)
+        watch.restore()
+        self.history_ = watch.rows
+        module.cpu()
+        self._finish(module, plan, train, val)
+
+    def _network(self, plan: Plan, features: int) -> nn.Module:
+        c = len(self.classes_)
+        module = models.build("mlp", c, (features,), head=plan.head, hidden=tuple(self.hidden), skip=True)
+        of_the_head = plan.head_bias is not None or any(p.kind == "tau-norm" for p in plan.posthoc)
+        of_the_head |= any(s.trains == "scale" for s in plan.stages)
+        if plan.head == "linear" and self.hidden and not of_the_head:
+            module.head = CosineHead(int(module.embedding_size), c, scale=_COSINE_SCALE)  # type: ignore[arg-type]
+        return module
+
+    def _finish(self, module: nn.Module, plan: Plan, train: Split, val: Split | None) -> None:
+        """Post-hoc steps, and how the network's logits are to be read."""
+        self._neighbours: tuple[Tensor, Tensor, int] | None = None
+        if plan.posthoc:
+            predictions = _predictions(module, train, val)
+            _, steps = after(module, plan, predictions)
+            for step in steps:
+                if step["kind"] == "knn":
+                    assert predictions.train is not None
+                    assert predictions.train.embeddings is not None
+                    embeddings = predictions.train.embeddings.double()
+                    self._neighbours = (embeddings, train.labels, int(step["value"]))
+        self._log_source, self._scale, self._sigmoid = _reading(plan, self.counts_)
+        self.module_ = module.double().eval().requires_grad_(False)
+        self._n_features_out = int(module.embedding_size)  # type: ignore[arg-type]
+        self.validation_score_ = None
+        if val is not None:
+            logits = self._logits(val.inputs.double())  # type: ignore[union-attr]
+            self.validation_score_ = _balanced(logits, val.labels)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        logits: Tensor
+        with torch.no_grad():
+            logits, embeddings = self.module_(x)
+            if self._neighbours is not None:
+                known, labels, k = self._neighbours
+                logits = posthoc.knn(embeddings, known, labels, len(self.classes_), k).double()
+        return logits.sigmoid().log() if self._sigmoid else self._scale * logits
+
+    def _features(self, X: ArrayLike) -> Tensor:
+        check_is_fitted(self)
+        return self._scaled(validate_data(self, X, dtype=[np.float64, np.float32], reset=False))
+
+    def _decide(self, X: ArrayLike, target: Any) -> Array:
+        logits: Array = self._logits(self._features(X)).numpy()
+        if target is None:
+            return logits
+        shift: Array = _log_prior(target, self.counts_, len(self.classes_)) - self._log_source.numpy()
+        return logits + shift
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Scores whose softmax is ``predict_proba``: (N, C), or (N,) with two classes, above 0 for the second."""
+        scores = self._decide(X, self.target_prior)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba(self, X: ArrayLike, target_prior: str | ArrayLike | None = None) -> Array:
+        """Probabilities (N, C) under ``target_prior`` (the estimator's own unless given here)."""
+        scores = self._decide(X, self.target_prior if target_prior is None else target_prior)
+        shifted = np.exp(scores - scores.max(1, keepdims=True))
+        probabilities: Array = shifted / shifted.sum(1, keepdims=True)
+        return probabilities
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The most probable class of each sample."""
+        best = self._decide(X, self.target_prior).argmax(1)
+        predicted: Array = self.classes_[best]
+        return predicted
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Embeddings (N, K): what the network's head sees."""
+        x = self._features(X)
+        embeddings: Array = self.module_.embed(x).numpy()  # type: ignore[operator]
+        return embeddings
+
+    def score(self, X: ArrayLike, y: ArrayLike) -> float:  # type: ignore[override]
+        """Balanced accuracy: the mean over classes of the share of their samples that are predicted right."""
+        return float(balanced_accuracy_score(y, self.predict(X)))
+
+
+def _refuse(others: Mapping[str, Any]) -> None:
+    if "sample_weight" in others:
+        raise InputError(
+            "LongTailClassifier.fit takes no sample_weight: how classes count is the method's own choice "
+            "(see method= and knobs=)"
+        )
+    if others:
+        raise TypeError(f"fit() got an unexpected keyword argument {next(iter(others))!r}")
+
+
+def _split(x: Tensor, labels: Tensor) -> Split:
+    return Split(x.float(), labels, torch.arange(len(labels)))
+
+
+def _hold_out(labels: Tensor, fraction: float, seed: int) -> tuple[Array, Array]:
+    """Positions to train on and to validate on: a share of every class, one sample at least, never its last one."""
+    if not 0 < fraction < 1:
+        raise InputError(f"validation_fraction must be between 0 and 1, got {fraction}")
+    rng = np.random.default_rng(seed)
+    out = []
+    for c in range(int(labels.max()) + 1):
+        own = rng.permutation(np.flatnonzero(labels.numpy() == c))
+        out.append(own[: min(max(round(fraction * len(own)), 1), len(own) - 1)])
+    held = np.concatenate(out)
+    if not len(held):
+        raise InputError("no class has two samples, so no validation data can be held out: pass X_val and y_val")
+    return np.setdiff1d(np.arange(len(labels)), held), np.sort(held)
+
+
+def _predictions(module: nn.Module, train: Split, val: Split | None) -> Predictions:
+    def part(split: Split) -> Part:
+        logits, embeddings = outputs(module, split, torch.device("cpu"))
+        return Part(logits, split.labels, embeddings)
+
+    head: Any = module.head
+    return Predictions(
+        train=part(train),
+        val=None if val is None else part(val),
+        head_weight=head.weight.detach(),
+        head_bias=None if head.bias is None else head.bias.detach(),
+    )
+
+
+def _reading(plan: Plan, counts: ClassCounts) -> tuple[Tensor, float, bool]:
+    """How to read the logits of a trained plan: the log-prior they assume, their scale, whether they are sigmoids'.
+
+    A softmax trained on ``f + other`` with class weights w, on batches of class frequencies q, makes f itself the
+    logits of a problem with prior ``∝ q·w·exp(−other)``: uniform for logit adjustment at τ = 1.
+    """
+    stage = plan.stages[-1]
+    prior = counts.prior.log()
+    if stage.sampler == "balanced" or any(p.kind == "tau-norm" for p in plan.posthoc):
+        prior = torch.zeros_like(prior)
+    scale, sigmoid = 1.0, False
+    for _, term in stage.objective.weighted:
+        if "logits" not in term.needs:
+            continue
+        vectors = term._vectors
+        sigmoid |= isinstance(term, SigmoidFocal)
+        if "weights" in vectors:
+            prior = prior + vectors["weights"].log()
+        if "other" in vectors:
+            prior = prior - vectors["other"]
+        if "scale" in vectors and bool((vectors["scale"] == vectors["scale"][0]).all()):
+            scale = float(vectors["scale"][0])
+    return prior.log_softmax(0), scale, sigmoid
+
+
+def _log_prior(target: Any, counts: ClassCounts, c: int) -> Array:
+    if isinstance(target, str):
+        if target not in ("uniform", "train"):
+            raise InputError(f"target_prior must be 'uniform', 'train' or {c} numbers, got {target!r}")
+        target = np.ones(c) if target == "uniform" else counts.n.numpy()
+    prior = np.asarray(target, dtype=np.float64)
+    if prior.shape != (c,) or not np.isfinite(prior).all() or (prior < 0).any() or prior.sum() == 0:
+        raise InputError(f"target_prior must be {c} numbers of at least 0, one for each of classes_, got {target!r}")
+    with np.errstate(divide="ignore"):
+        logs: Array = np.log(prior / prior.sum())
+    return logs
+
+
+def _balanced(logits: Tensor, labels: Tensor) -> float:
+    hit = (logits.argmax(1) == labels).double()
+    n = torch.bincount(labels)
+    sums = torch.zeros(len(n), dtype=torch.float64).index_add_(0, labels, hit)
+    return float((sums[n > 0] / n[n > 0]).mean())
+
+
+class _Watch:
+    """Keeps the rows of training and, with validation data, watches balanced accuracy there in the last stage."""
+
+    def __init__(self, module: nn.Module, plan: Plan, train: Split, val: Split | None, before: int, wait: int) -> None:
+        self.module, self.train, self.val, self.before, self.wait = module, train, val, before, wait
+        self.rows: list[dict[str, Any]] = []
+        last = plan.stages[-1]
+        self.has_logits = needs_logits(last.objective)
+        # The factors of a "scale" stage reach the model only at its end: it runs in full.
+        self.active = val is not None and last.trains != "scale"
+        self.best, self.waited = -1.0, 0
+        self.state: dict[str, Tensor] = {}
+
+    def step(self, now: Any) -> None:
+        pass
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        if not self.active or row["epoch"] <= self.before:
+            return
+        score = row["validation"] = self._score()
+        self.waited += 1
+        if score > self.best:
+            self.best, self.waited = score, 0
+            self.state = {name: t.clone() for name, t in self.module.state_dict().items()}
+
+    def _score(self) -> float:
+        assert self.val is not None
+        device = next(self.module.parameters()).device
+        logits, embeddings = outputs(self.module, self.val, device)
+        if not self.has_logits:
+            _, known = outputs(self.module, self.train, device)
+            logits = posthoc.ncm(embeddings, known, self.train.labels, logits.shape[1])
+        return _balanced(logits, self.val.labels)
+
+    def stop(self) -> int:
+        return int(self.active and self.waited >= self.wait)
+
+    def restore(self) -> None:
+        if self.state:
+            self.module.load_state_dict(self.state)
