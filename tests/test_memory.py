@@ -81,6 +81,15 @@ def test_recalls_only_classes_of_the_batch_and_no_sample_of_it():
     assert ClassMemory(COUNTS).recall(torch.tensor([0]), torch.tensor([0])) is None
 
 
+def test_what_is_not_finite_is_not_remembered():
+    memory = ClassMemory(COUNTS)
+    x = torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [float("inf"), float("-inf")], [5.0, 6.0]])
+    memory.push(x.half(), torch.tensor([0, 0, 1, 1]), torch.arange(4))
+    assert content(memory) == {0: {0: ([1.0, 2.0], 0)}, 1: {3: ([5.0, 6.0], 0)}}
+    memory.push(torch.full((1, 2), float("nan")), torch.tensor([0]), torch.tensor([0]))
+    assert memory.held().tolist() == [1, 1, 0, 0, 0]
+
+
 def test_age_limit_and_warm_up():
     memory = ClassMemory(COUNTS, max_age=2, warmup=2)
     recalled = []

@@ -168,8 +168,9 @@ class ClassMemory(nn.Module):
     @torch.no_grad()
     @torch.compiler.disable
     def push(self, embeddings: Tensor, labels: Tensor, ids: Tensor) -> None:
-        """Remember a batch: embeddings (B, K), labels (B,), ids (B,). Of rows with one id the last is kept, and of more
-        new rows of a class than it has slots the last ones."""
+        """Remember a batch: embeddings (B, K), labels (B,), ids (B,). Of rows with one id the last is kept, of more new
+        rows of a class than it has slots the last ones, and none that is not finite: what a step leaves behind that
+        overflows in half precision, and is skipped, would otherwise spoil later ones."""
         if ids is None:
             raise InputError("a memory needs the samples' ids, or a sample could be its own positive: pass ids=")
         if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1] or ids.shape != labels.shape:
@@ -184,17 +185,19 @@ class ClassMemory(nn.Module):
         if embeddings.shape[1] != size:
             raise InputError(f"the memory holds embeddings of size {size}, got some of size {embeddings.shape[1]}")
         if len(labels):
-            slots = self._slots(labels.long(), ids.long(), *content[1:])
+            # A sum is finite exactly if all summands are, short of an overflow; and it needs no second tensor.
+            finite = embeddings.sum(1, dtype=torch.float64).isfinite()
+            slots = self._slots(labels.long(), ids.long(), finite, *content[1:])
             rows = embeddings.detach().to(content[0].dtype), ids.long(), self.step.expand(len(slots))
             for stored, new, empty in zip(content, rows, (0, 0, -1)):
                 stored.index_copy_(0, slots, new)
                 stored[-1] = empty
         self.step += 1
 
-    def _slots(self, labels: Tensor, ids: Tensor, stored_ids: Tensor, steps: Tensor) -> Tensor:
+    def _slots(self, labels: Tensor, ids: Tensor, finite: Tensor, stored_ids: Tensor, steps: Tensor) -> Tensor:
         """Where each row goes, (B,); the row past the last slot for those not kept."""
         nowhere, room = len(self.classes), self.slots[labels]
-        kept = _is_last(ids) & (room > 0)
+        kept = _is_last(ids) & (room > 0) & finite
         along = torch.arange(self.widest, device=labels.device)
         inside = along < room[:, None]
         own = torch.where(inside, self.starts[labels][:, None] + along, nowhere)  # (B, widest) the slots of its class

@@ -169,6 +169,14 @@ def test_an_objective_gives_the_memory_to_every_term_that_takes_keys(kind):
     torch.testing.assert_close(found, expected)
 
 
+def test_embeddings_alone_are_outputs_too():
+    objective = Objective((1.0, Pull(COUNTS)), memory=ClassMemory(COUNTS))
+    x, labels, ids = torch.eye(3), torch.tensor([0, 0, 1], dtype=torch.int32), torch.tensor([5, 6, 7])
+    objective(x, labels, ids=ids)
+    assert objective.memory.held().tolist() == [2, 1, 0, 0, 0, 0]
+    assert objective.alive(labels, ids + 3).tolist() == [True, True, True]
+
+
 def test_key_embeddings_are_what_is_remembered():
     logits, embeddings, labels = batch()
     criterion = ELM(COUNTS, memory=100)

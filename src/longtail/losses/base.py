@@ -327,13 +327,15 @@ class Objective(nn.Module):
         self.weighted[0][1]._check_labels(labels, "labels")
         if ids is None:
             raise InputError("a memory needs the samples' ids, or a sample could be its own positive: pass ids=")
-        keys: Keys | None = self.memory.recall(labels, ids)
+        keys: Keys | None = self.memory.recall(labels.long(), ids)
         return keys
 
     def _remember(self, everyone: Gathered, key_embeddings: Tensor | None) -> None:
         assert self.memory is not None
         outputs, labels, ids = everyone.batch(("embeddings",))
-        embeddings = outputs[1] if key_embeddings is None else everyone.gather(key_embeddings.detach())
+        embeddings = outputs if isinstance(outputs, Tensor) else outputs[1]
+        if key_embeddings is not None:
+            embeddings = everyone.gather(key_embeddings.detach())
         assert ids is not None
         assert embeddings is not None
         self.memory.push(embeddings, labels, ids)

@@ -36,7 +36,7 @@ class _Pull(Term):
     def alive(self, labels: Tensor, keys: Features | Keys | None = None, ids: Tensor | None = None) -> Tensor:
         """Which anchors have a positive, (B,) bool: for the others the term is 0 whatever their embeddings."""
         self._check_labels(labels, "labels")
-        return self._positives(labels, keys, ids) > 0
+        return self._positives(labels.long(), keys, ids) > 0
 
     def _positives(self, labels: Tensor, keys: Features | Keys | None, ids: Tensor | None) -> Tensor:
         return count(labels, ids, None if keys is None else Keys(*keys), self.counts.num_classes)

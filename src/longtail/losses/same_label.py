@@ -12,6 +12,7 @@ origin, and identical embeddings have distance and gradient exactly 0.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,9 +26,9 @@ from .inputs import Keys, full_precision
 FLOOR = -1e30
 # A piece of work of this many bytes stays in the cache, and its memory is reused instead of mapped anew.
 PIECE = 1 << 21
-# Prices in nanoseconds on one CPU core: a multiply-add of a large and of a small product, a pair's exponential with all
-# that goes with it, moving one number, setting up one group width.
-MAC, SMALL_MAC, PAIR, MOVE, SETUP = 0.05, 0.15, 8.0, 1.0, 2e5
+# Prices in nanoseconds of a forward and a backward pass on one CPU core, fitted to measurements from batches of 128 × 64
+# to 1024 × 2048: a multiply-add, what else there is to do for a pair, moving a number, and a block.
+MAC, PAIR, MOVE, BLOCK = 0.045, 6.0, 2.0, 2.4e5
 
 
 class _Block(NamedTuple):
@@ -110,18 +111,12 @@ def _who(ids: Tensor | None, keys: Keys | None) -> tuple[Tensor | None, Keys | N
 
 
 def _plan(x: Tensor, labels: Tensor, ids: Tensor | None, keys: Keys | None) -> _Dense | list[_Block]:
-    n_anchors, n_keys = len(labels), len(labels) if keys is None else len(keys.labels)
-    if x.device.type != "cpu" or n_anchors * n_keys <= 1 << 15:
+    n_anchors, n_keys, size = len(labels), len(labels) if keys is None else len(keys.labels), x.shape[1]
+    dense_price = n_anchors * n_keys * (MAC * size + PAIR) + n_keys * size * MOVE
+    if x.device.type != "cpu" or dense_price < BLOCK:
         return _dense(labels, ids, keys)
-    # The plan is made of small integer work, for which NumPy has a third of the overhead.
-    y, anchor_ids = labels.numpy(), None if ids is None else ids.numpy()
-    if keys is None:
-        blocks, price = _grouped(y, anchor_ids, None, None, None, x.shape[1], x.element_size())
-    else:
-        key_ids, rows = (None if t is None else t.cpu().numpy() for t in (keys.ids, keys.rows))
-        blocks, price = _grouped(y, anchor_ids, keys.labels.numpy(), key_ids, rows, x.shape[1], x.element_size())
-    dense_price = n_anchors * n_keys * (3 * MAC * x.shape[1] + PAIR) + n_keys * x.shape[1] * MOVE
-    return blocks if price < dense_price else _dense(labels, ids, keys)
+    blocks = _grouped(labels, ids, keys, size, x.element_size(), dense_price)
+    return _dense(labels, ids, keys) if blocks is None else blocks
 
 
 def _dense(labels: Tensor, ids: Tensor | None, keys: Keys | None) -> _Dense:
@@ -155,54 +150,51 @@ def _width(sizes: np.ndarray) -> np.ndarray:
 
 
 def _grouped(
-    y: np.ndarray,
-    ids: np.ndarray | None,
-    key_y: np.ndarray | None,
-    key_ids: np.ndarray | None,
-    rows: np.ndarray | None,
-    size: int,
-    itemsize: int,
-) -> tuple[list[_Block], float]:
-    """The blocks of a grouped plan and its price. ``key_y`` None: the keys are the anchors."""
+    labels: Tensor, ids: Tensor | None, keys: Keys | None, size: int, itemsize: int, at_most: float = math.inf
+) -> list[_Block] | None:
+    """The blocks of a grouped plan, None if they would cost more than ``at_most``."""
+    # A plan is a lot of small work with integers, for which NumPy has a third of the overhead.
+    y, own_ids = labels.numpy(), None if ids is None else ids.numpy()
     order, classes, starts, sizes = _groups(y)
-    if key_y is None:
-        ids = np.arange(len(y)) if ids is None else ids
+    key_ids: np.ndarray | None
+    rows: np.ndarray | None = None
+    if keys is None:
+        own_ids = np.arange(len(y)) if own_ids is None else own_ids
         kept = np.flatnonzero(sizes > 1)
         starts = key_starts = starts[kept]
         sizes = key_sizes = sizes[kept]
-        key_order, key_ids = order, ids
+        key_order, key_ids = order, own_ids
     else:
-        key_order, key_classes, key_starts, key_sizes = _groups(key_y)
+        key_ids, rows = (None if t is None else t.numpy() for t in (keys.ids, keys.rows))
+        key_order, key_classes, key_starts, key_sizes = _groups(keys.labels.numpy())
         at = np.minimum(np.searchsorted(key_classes, classes), len(key_classes) - 1)
         kept = np.flatnonzero(key_classes[at] == classes)
         starts, sizes, key_starts, key_sizes = starts[kept], sizes[kept], key_starts[at[kept]], key_sizes[at[kept]]
-    if len(kept) == 0:
-        return [], 0.0
     widths, key_widths = _width(sizes), _width(key_sizes)
     code = widths * (1 << 32) + key_widths
+    moved = widths if keys is None else widths + key_widths
+    price = BLOCK * len(np.unique(code)) + float((widths * key_widths).sum()) * (MAC * size + PAIR)
+    if price + float(moved.sum()) * size * MOVE > at_most:
+        return None
     blocks: list[_Block] = []
-    price = 0.0
     for c in np.unique(code):
         a, k = int(c >> 32), int(c & 0xFFFFFFFF)
         group = np.flatnonzero(code == c)
-        price += SETUP + len(group) * (a * k * (3 * SMALL_MAC * size + PAIR) + (a + k) * size * 3 * MOVE)
         step = max(PIECE // ((a + k) * size * itemsize), 1)
         for first in range(0, len(group), step):
             g = group[first : first + step]
             at, valid = _padded(starts[g], sizes[g], a)
-            key_at, key_valid = (at, valid) if key_y is None else _padded(key_starts[g], key_sizes[g], k)
-            anchors, keys = order[at], key_order[key_at]
+            key_at, key_valid = (at, valid) if keys is None else _padded(key_starts[g], key_sizes[g], k)
+            anchors, members = order[at], key_order[key_at]
             mask = valid[:, :, None] & key_valid[:, None, :]
-            if ids is not None and key_ids is not None:
-                mask &= ids[anchors][:, :, None] != key_ids[keys][:, None, :]
-            keys = keys if rows is None else rows[keys]
-            tensors = [torch.from_numpy(t.reshape(-1)) for t in (anchors, np.where(valid, anchors, len(y)))]
-            if key_y is not None:
+            if own_ids is not None and key_ids is not None:
+                mask &= own_ids[anchors][:, :, None] != key_ids[members][:, None, :]
+            arrays = [anchors, np.where(valid, anchors, len(y))]
+            if keys is not None:
                 # Keys from a store (rows) take no gradient, so nothing is ever written to them.
-                write = np.where(key_valid, keys, len(key_y))
-                tensors += [torch.from_numpy(t.reshape(-1)) for t in (keys, write)]
-            blocks.append(_Block(torch.from_numpy(mask), *tensors))
-    return blocks, price
+                arrays += [members if rows is None else rows[members], np.where(key_valid, members, len(key_order))]
+            blocks.append(_Block(torch.from_numpy(mask), *(torch.from_numpy(t.reshape(-1)) for t in arrays)))
+    return blocks
 
 
 def _padded(starts: np.ndarray, sizes: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
