@@ -20,7 +20,7 @@ from longtail.evaluate.summary import summarise
 
 SMALL = (200, 120, 60, 30, 12, 6)
 # spread of a class, share of the head's bias towards frequent classes
-CHARACTER = {"ce": (1.0, 1.0), "logadj": (0.95, 0.15), "elm": (0.6, 0.1), "dro-lt": (1.15, 0.9), "ldam-drw": (0.9, 0.3)}
+CHARACTER = {"ce": (1.0, 1.0), "logadj": (0.95, 0.15), "elm": (0.6, 0.1), "dro-lt": (1.6, 0.9), "ldam-drw": (0.9, 0.3)}
 
 
 def predictions(

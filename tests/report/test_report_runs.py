@@ -126,6 +126,13 @@ def test_variants_of_a_data_set_are_told_apart(tmp_path):
     assert titles == ["digits-lt (default options)", "digits-lt (ratio = 50)"]
 
 
+def test_titles_never_collide(tmp_path):
+    for i, counts in enumerate(((9, 8), (7, 6), (5, 4))):
+        make_run(tmp_path / f"{i}", "ce", data="digits-lt", counts=counts)
+    titles = [data.title for data in datasets(find([tmp_path]).runs)]
+    assert titles == [f"digits-lt (default options) #{i}" for i in (1, 2, 3)]
+
+
 def test_stat_of_missing_values_is_none():
     assert Stat.of([0.5, None]) is None
     assert Stat.of([]) is None

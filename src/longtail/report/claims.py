@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from .differences import Z95, Difference, accuracy_difference, pair, paired_runs, partner, value_difference
-from .grouping import SHORT, DataSet, Group, knob_text
+from .grouping import SHORT, DataSet, Group, knob_text, slug
 from .runs import Run, as_number, circumstances
-from .tables import Table, slug
+from .tables import Table
 
 NOT_TESTED = "not tested"
 OURS = "ours, not the paper's"
@@ -137,10 +137,11 @@ def _variance_claim(text: str, elm: Group, other: Group, split: str) -> Claim:
 def _class_values(group: Group, name: str, split: str) -> np.ndarray | None:
     """A per-class diagnostic, mean over seeds; NaN where a class has none."""
     rows = [run.get("diagnostics", name, split) for run in group.runs]
-    if not all(isinstance(row, list) for row in rows):
+    if not all(isinstance(row, list) and len(row) == group.first.counts.num_classes for row in rows):
         return None
-    values = [[np.nan if (v := as_number(x)) is None else v for x in row] for row in rows]
-    return np.asarray(values).mean(0) if len({len(v) for v in values}) == 1 else None
+    values = np.asarray([[np.nan if (v := as_number(x)) is None else v for x in row] for row in rows])
+    means: np.ndarray = values.mean(0)
+    return means
 
 
 def _distance_claims(data: DataSet) -> Iterator[Claim]:

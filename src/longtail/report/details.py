@@ -8,9 +8,9 @@ from typing import Any
 
 from ..counts import GROUPS, ClassCounts
 from . import paper
-from .grouping import DataSet, Group, Stat, knob_text
+from .grouping import DataSet, Group, Stat, knob_text, slug
 from .runs import Run, Skipped, as_number, dig
-from .tables import Cell, Table, slug
+from .tables import Cell, Table
 
 
 def embeddings(data: DataSet) -> Table | None:

@@ -11,10 +11,9 @@ from ..counts import GROUPS
 from ..errors import InputError
 from . import claims, figures, style
 from .differences import partner
-from .grouping import SHORT, SYMBOL, DataSet, Group, knob_text
+from .grouping import SHORT, SYMBOL, DataSet, Group, knob_text, slug
 from .runs import Run, as_number
 from .style import Style
-from .tables import slug
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -167,7 +167,27 @@ def datasets(runs: Sequence[Run]) -> list[DataSet]:
         title = data_title(same[0], alone=names.count(same[0].data) == 1)
         found.append(DataSet(same[0].data, title, _groups(same)))
     known = list(paper.DATASETS)
-    return sorted(found, key=lambda d: (known.index(d.name) if d.name in known else len(known), d.title))
+    found.sort(key=lambda d: (known.index(d.name) if d.name in known else len(known), d.title))
+    return _distinct_titles(found)
+
+
+def _distinct_titles(sets: list[DataSet]) -> list[DataSet]:
+    """Titles name files and anchors, so no two may become one."""
+    slugs = [slug(data.title) for data in sets]
+    return [
+        replace(data, title=f"{data.title} #{slugs[:i].count(slugs[i]) + 1}") if slugs.count(slugs[i]) > 1 else data
+        for i, data in enumerate(sets)
+    ]
+
+
+def slug(title: str) -> str:
+    """A name for files and anchors.
+
+    >>> slug("CIFAR100-LT (ratio = 50)")
+    'cifar100-lt-ratio-50'
+    """
+    kept = "".join(ch if ch.isalnum() and ch.isascii() else "-" for ch in title.lower())
+    return "-".join(part for part in kept.split("-") if part) or "data"
 
 
 def data_title(run: Run, alone: bool = True) -> str:

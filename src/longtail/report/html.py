@@ -16,7 +16,7 @@ from pathlib import Path
 from .._version import __version__
 from ..errors import InputError, RunError
 from . import claims, details, drawing, markdown, paper, runs, tables
-from .grouping import DataSet, datasets
+from .grouping import DataSet, datasets, slug
 from .runs import Found
 from .tables import Table
 
@@ -126,7 +126,7 @@ def _lead(report: Report) -> str:
 
 
 def _navigation(report: Report) -> str:
-    links = [(tables.slug(s.data.title), s.data.title) for s in report.sections]
+    links = [(slug(s.data.title), s.data.title) for s in report.sections]
     links += [(f"section-{t.slug}", t.title) for t in report.general]
     items = "".join(f'<li><a href="#{anchor}">{html.escape(name)}</a></li>' for anchor, name in links)
     return f"<nav><ul>{items}</ul></nav>"
@@ -140,7 +140,7 @@ def _warnings(notes: Sequence[str]) -> str:
 
 
 def _section(section: Section) -> str:
-    anchor = tables.slug(section.data.title)
+    anchor = slug(section.data.title)
     parts = [f'<section id="{anchor}"><h2>{html.escape(section.data.title)}</h2>{_facts(section.data)}']
     parts += [f"<h3>{html.escape(table.title)}</h3>{table.html()}" for table in section.tables]
     parts.append("<h3>Figures</h3>")

@@ -294,7 +294,7 @@ def _finished(run: Run) -> str:
 
 def condition(run: Run) -> list[Any]:
     """What must be equal for two runs to be seeds of one another."""
-    return [run.data, run.options, run.method, run.knobs, *circumstances(run).values()]
+    return [run.data, run.options, run.counts.n.tolist(), run.method, run.knobs, *circumstances(run).values()]
 
 
 def circumstances(run: Run) -> dict[str, Any]:

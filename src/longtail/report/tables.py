@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from typing import Any
 
 from ..counts import GROUPS
 from . import paper
-from .grouping import DataSet, Group, Stat
+from .grouping import DataSet, Group, Stat, slug
+from .runs import as_number
 
 NOTHING = "–"
 _SIGNED = re.compile(r"[+-]\d+\.\d+")
@@ -207,13 +209,21 @@ def deviations(data: DataSet) -> list[str]:
             "average of weights": (recipe.get("ema"), "none"),
         }
         for what, (ours, theirs) in pairs.items():
-            if ours is not None and ours != theirs:
+            if ours is not None and not _same(ours, theirs):
                 found.setdefault(f"{what} {ours} (paper: {theirs})", []).append(group.label)
     everyone = len(data.groups)
     return [
         f"Not the paper's recipe: {what}{'' if len(labels) == everyone else ' for ' + ', '.join(labels)}."
         for what, labels in found.items()
     ]
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    """Equal up to the rounding of lengths that were scaled."""
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+    a, b = as_number(ours), as_number(theirs)
+    return ours == theirs if a is None or b is None else math.isclose(a, b, rel_tol=1e-6)
 
 
 def breakdown(data: DataSet) -> Table:
@@ -238,10 +248,8 @@ def breakdown(data: DataSet) -> Table:
 
 
 def _interval(group: Group) -> str | None:
-    low_high = group.first.get("test", "balanced_ci")
-    if not isinstance(low_high, list) or len(low_high) != 2:
-        return None
-    return f"{100 * low_high[0]:.2f} … {100 * low_high[1]:.2f}"
+    interval = group.first.interval
+    return None if interval is None else f"{100 * interval[0]:.2f} … {100 * interval[1]:.2f}"
 
 
 def noise(data: DataSet) -> str:
@@ -276,16 +284,6 @@ def per_class(data: DataSet) -> Table:
 def _at(values: Any, index: int) -> float | None:
     value = values[index]
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def slug(title: str) -> str:
-    """A name for files and anchors.
-
-    >>> slug("CIFAR100-LT (ratio = 50)")
-    'cifar100-lt-ratio-50'
-    """
-    kept = "".join(ch if ch.isalnum() and ch.isascii() else "-" for ch in title.lower())
-    return "-".join(part for part in kept.split("-") if part) or "data"
 
 
 def write(tables: Iterable[Table], folder: Any) -> None:

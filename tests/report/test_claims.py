@@ -1,0 +1,188 @@
+"""Claims: the numbers are those of the paired comparison, and a verdict says no more than they allow."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fake_runs import SMALL, edit, make_run, predictions
+from longtail import ClassCounts
+from longtail.evaluate import accuracy
+from longtail.report import claims, differences, markdown
+from longtail.report.differences import Difference, accuracy_difference, pair
+from longtail.report.grouping import datasets
+from longtail.report.runs import find
+
+
+def read(path):
+    (data,) = datasets(find([path]).runs)
+    return data
+
+
+def by_text(data):
+    return {claim.text: claim for claim in claims.check(data)}
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    root = tmp_path_factory.mktemp("four")
+    for method in ("ce", "logadj", "elm", "dro-lt"):
+        for seed in range(2):
+            make_run(root / f"{method}-{seed}", method, seed=seed)
+    return read(root)
+
+
+def test_the_difference_is_the_paired_comparison(four):
+    elm, logadj = pair(four, "elm", "logadj")
+    found = accuracy_difference(elm, logadj, "tail")
+    right, labels = {}, None
+    for method in ("elm", "logadj"):
+        rows = []
+        for seed in range(2):
+            test = predictions(method, seed=seed).test
+            rows.append((test.logits.argmax(1) == test.labels).numpy())
+            labels = test.labels
+        right[method] = np.stack(rows)
+    wanted = accuracy.compare(right["elm"], right["logadj"], labels, ClassCounts(SMALL)).difference["tail"]
+    assert (found.value, found.low, found.high) == pytest.approx(tuple(wanted))
+    assert found.how == "paired over test samples"
+    assert found.seeds == 2
+
+
+def test_without_kept_bits_the_interval_is_unpaired_and_wider(four, tmp_path):
+    for method in ("elm", "logadj"):
+        run = make_run(tmp_path / method, method)
+        summary = json.loads((run / "summary.json").read_text())
+        del summary["test"]["correct"]
+        (run / "summary.json").write_text(json.dumps(summary))
+    elm, logadj = pair(read(tmp_path), "elm", "logadj")
+    loose = accuracy_difference(elm, logadj)
+    assert loose.how.startswith("unpaired")
+    pairs = [g for g in four.groups if g.method in ("elm", "logadj")]
+    tight = accuracy_difference(*sorted((g for g in pairs), key=lambda g: g.method))
+    assert loose.high - loose.low > tight.high - tight.low
+    assert loose.low < tight.value < loose.high
+
+
+def test_other_test_samples_are_not_paired(tmp_path):
+    make_run(tmp_path / "elm", "elm")
+    make_run(tmp_path / "logadj", "logadj", fingerprint="another")
+    assert accuracy_difference(*pair(read(tmp_path), "elm", "logadj")).how.startswith("unpaired")
+
+
+def test_verdicts_need_an_interval_without_zero_and_seeds_that_agree():
+    assert Difference(0.1, 0.05, 0.15, 3, 3, "").verdict == "confirmed"
+    assert Difference(-0.1, -0.15, -0.05, 3, 3, "").verdict == "contradicted"
+    assert Difference(0.1, 0.05, 0.15, 1, 1, "").verdict == "confirmed (one seed)"
+    assert Difference(0.1, -0.05, 0.25, 3, 3, "").verdict == "undecided"
+    assert Difference(0.1, 0.05, 0.15, 2, 3, "").verdict == "undecided"
+    assert Difference(0.1, None, None, 3, 3, "").verdict == "confirmed"
+    assert Difference(0.1, None, None, 1, 1, "").verdict == "undecided"
+    assert Difference(0.0123, 0.01, 0.02, 2, 3, "").points() == (
+        "+1.23 points [+1.00, +2.00], same sign in 2 of 3 seeds"
+    )
+
+
+def test_the_papers_claims_on_runs_drawn_as_it_says(four):
+    found = by_text(four)
+    for text in (
+        "ELM is above LogAdj overall",
+        "A logit margin helps: LogAdj is above CE",
+        "Margins vary less under ELM than under LogAdj (test samples)",
+        "d_max (training data, over the largest norm) is larger under DRO-LT than under CE",
+        "d_max (training data, over the largest norm) is larger under CE than under ELM",
+        "k-NN on the embeddings is better under ELM than under CE",
+        "Proposition 1 holds for every class",
+    ):
+        assert found[text].verdict == "confirmed", found[text]
+    assert found["An embedding margin helps: one-stage DRO-LT is above CE"].verdict in ("contradicted", "undecided")
+
+
+def test_what_was_not_run_is_not_tested_and_says_what_is_needed(tmp_path):
+    make_run(tmp_path / "elm", "elm")
+    found = by_text(read(tmp_path))
+    above = found["ELM is above LogAdj overall"]
+    assert (above.verdict, above.note) == ("not tested", "needs runs of logadj")
+    assert found["A logit margin helps: LDAM + DRW is above CE"].note == "needs runs of ldam-drw and ce"
+    assert found["A λ in between gains over λ = 0 (LogAdj)"].verdict == "not tested"
+
+
+def test_runs_of_unequal_length_are_not_compared(tmp_path):
+    make_run(tmp_path / "elm", "elm", epochs=9)
+    make_run(tmp_path / "logadj", "logadj", epochs=3)
+    claim = by_text(read(tmp_path))["ELM is above LogAdj overall"]
+    assert claim.verdict == "not tested"
+    assert "same model, epochs and recipe" in claim.note
+    make_run(tmp_path / "short", "elm", epochs=3)
+    assert by_text(read(tmp_path))["ELM is above LogAdj overall"].verdict == "confirmed (one seed)"
+
+
+def test_an_empty_group_is_not_applicable(tmp_path):
+    for method in ("elm", "logadj"):
+        make_run(tmp_path / method, method, counts=(200, 150, 60))
+    claim = by_text(read(tmp_path))["ELM is above LogAdj on the tail"]
+    assert (claim.verdict, claim.note) == ("not applicable", "no classes in the tail")
+
+
+def test_a_sweep_is_found_and_judged(tmp_path):
+    tightness = {0: 1.5, 0.0001: 1.5, 0.01: 1.0, 10: 3.0}
+    for lam, tight in tightness.items():
+        make_run(tmp_path / f"{lam}", "elm", lam=lam, tight=tight)
+    make_run(tmp_path / "memory", "elm", memory=8)  # not part of the sweep
+    data = read(tmp_path)
+    (sweep,) = claims.sweeps(data)
+    assert (sweep.method, sweep.knob, sweep.values) == ("elm", "lam", [0, 0.0001, 0.01, 10])
+    found = by_text(data)
+    assert found["Too large a λ hurts: the best λ is above the largest"].verdict == "confirmed (one seed)"
+    assert "flattered" in found["Too large a λ hurts: the best λ is above the largest"].note
+    same = "Too small a λ does nothing: the smallest λ > 0 is as good as λ = 0 (LogAdj)"
+    assert found[same].verdict == "consistent"
+    assert found["A λ in between gains over λ = 0 (LogAdj)"].verdict == "confirmed (one seed)"
+
+
+def test_the_best_value_is_taken_by_validation_data_where_there_is_some(tmp_path):
+    for lam, val in ((0.1, 0.9), (0.2, 0.1), (0.3, 0.2)):
+        edit(make_run(tmp_path / f"{lam}", "elm", lam=lam, tight=3 * lam), "summary.json", val={"balanced": val})
+    (sweep,) = claims.sweeps(read(tmp_path))
+    best, how = claims._best(sweep)
+    assert sweep.values[best] == 0.1
+    assert "validation" in how
+
+
+def test_the_largest_value_being_best_decides_nothing(tmp_path):
+    for lam, tight in ((0.1, 3.0), (0.2, 2.0), (0.3, 0.5)):
+        make_run(tmp_path / f"{lam}", "elm", lam=lam, tight=tight)
+    claim = by_text(read(tmp_path))["Too large a λ hurts: the best λ is above the largest"]
+    assert (claim.verdict, claim.note) == ("undecided", "try larger values")
+
+
+def test_variants_of_ours_are_marked_as_such(tmp_path):
+    make_run(tmp_path / "logadj", "logadj")
+    make_run(tmp_path / "memory", "elm", memory=8)
+    ours = [c for c in claims.check(read(tmp_path)) if c.where == claims.OURS]
+    assert [c.text for c in ours] == [
+        f"ELM (memory = 8) is above LogAdj {w}" for w in ("overall", "on the torso", "on the tail")
+    ]
+
+
+def test_a_violation_of_proposition_1_would_be_seen(tmp_path):
+    run = make_run(tmp_path / "ce", "ce")
+    edit(run, "summary.json", theory={"proposition1": {"lower": [1.0], "pull": [0.5], "holds": 0, "of": 1}})
+    assert by_text(read(tmp_path))["Proposition 1 holds for every class"].verdict == "contradicted"
+
+
+def test_the_paragraph_says_scale_and_outcome(four):
+    text = markdown.paragraph(four)
+    assert text.startswith("These runs had 3 epochs and 2 seeds a configuration.")
+    assert "**Confirmed:** ELM is above LogAdj overall" in text
+    assert "**Not tested:**" in text
+    assert "needs" not in text
+
+
+def test_damaged_bits_fall_back_to_the_unpaired_interval(tmp_path):
+    for method in ("elm", "logadj"):
+        run = make_run(tmp_path / method, method)
+        summary = json.loads((run / "summary.json").read_text())
+        edit(run, "summary.json", test={**summary["test"], "correct": "!!!"})
+    groups = pair(read(tmp_path), "elm", "logadj")
+    assert differences.accuracy_difference(*groups).how.startswith("unpaired")
