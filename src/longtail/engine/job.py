@@ -192,6 +192,12 @@ def _split_facts(data: Dataset) -> dict[str, Any]:
         "train": len(data.train),
         "val": 0 if data.val is None else len(data.val),
         "test": len(data.test),
+        "input": {
+            "kind": data.kind,
+            "shape": list(data.input_shape),
+            "mean": None if data.train.mean is None else list(data.train.mean),
+            "std": None if data.train.std is None else list(data.train.std),
+        },
         "notes": list(data.notes),
     }
 
