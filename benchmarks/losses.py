@@ -50,6 +50,7 @@ SHAPES = {
     "like iNaturalist": (1024, 2048, profile(8142, 1000, 2, 6.2)),
 }
 LARGEST = "like iNaturalist"
+KEYS = {"CIFAR100-LT": 16, LARGEST: 8}  # a class, where a memory takes part too
 # (shape, contender, against, at most)
 TARGETS = [
     ("CIFAR100-LT", "Pull", "SupCon (PML)", 0.5),
@@ -77,7 +78,7 @@ def dense_pull(counts: ClassCounts) -> Contender:
     return loss
 
 
-def contenders(counts: ClassCounts, size: int, memory: bool) -> dict[str, Contender]:
+def contenders(counts: ClassCounts, size: int, keys: int | None = None) -> dict[str, Contender]:
     from pytorch_metric_learning.losses import SupConLoss
 
     supcon = SupConLoss()
@@ -92,9 +93,9 @@ def contenders(counts: ClassCounts, size: int, memory: bool) -> dict[str, Conten
         "Pull": lambda logits, x, labels, ids: pull((None, x), labels).mean(),
         "ELM": lambda logits, x, labels, ids: elm((logits, x), labels),
     }
-    if memory:
-        remembering = Objective((1.0, Pull(counts)), memory=filled_memory(counts, size, 8))
-        found["Pull + memory 8"] = lambda logits, x, labels, ids: remembering((None, x), labels, ids=ids)
+    if keys:  # recalled, compared with and pushed to
+        remembering = Objective((1.0, Pull(counts)), memory=filled_memory(counts, size, keys))
+        found[f"Pull + memory {keys}"] = lambda logits, x, labels, ids: remembering((None, x), labels, ids=ids)
     return found
 
 
@@ -119,7 +120,7 @@ def batch(rows: int, size: int, counts: ClassCounts) -> tuple[Tensor, Tensor, Te
 def times(name: str, repeats: int) -> dict[str, float]:
     """Median milliseconds of each contender."""
     rows, size, counts = SHAPES[name]
-    found = contenders(counts, size, memory=name == LARGEST)
+    found = contenders(counts, size, KEYS.get(name))
     taken: dict[str, list[float]] = {key: [] for key in found}
     for repeat in range(repeats + 3):
         logits, x, labels, ids = batch(rows, size, counts)
@@ -136,7 +137,7 @@ def times(name: str, repeats: int) -> dict[str, float]:
 def peak(contender: str) -> float:
     """In a process of its own: how far the resident memory rises in a step, in multiples of the logits."""
     rows, size, counts = SHAPES[LARGEST]
-    loss = contenders(counts, size, memory=False)[contender]
+    loss = contenders(counts, size)[contender]
     tiny = [t.requires_grad_() if t.is_floating_point() else t for t in batch(8, 4, counts)]
     loss(*tiny).backward()  # loads what is loaded once
     logits, x, labels, ids = batch(rows, size, counts)

@@ -26,8 +26,8 @@ from .inputs import Keys, full_precision
 FLOOR = -1e30
 # A piece of work of this many bytes stays in the cache, and its memory is reused instead of mapped anew.
 PIECE = 1 << 21
-# Prices in nanoseconds of a forward and a backward pass on one CPU core, fitted to measurements from batches of 128 × 64
-# to 1024 × 2048: a multiply-add, what else there is to do for a pair, moving a number, and a block.
+# Prices in nanoseconds of a forward and a backward pass on one CPU core, fitted to measurements (batches of 128 × 64 to
+# 1024 × 2048): a multiply-add, what else there is to do for a pair, moving a number, and a block.
 MAC, PAIR, MOVE, BLOCK = 0.045, 6.0, 2.0, 2.4e5
 
 
