@@ -1,0 +1,152 @@
+"""`longtail report` and `longtail evaluate`, as a user types them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fake_runs import SMALL, edit, make_run, predictions
+from longtail.cli import main
+
+
+@pytest.fixture
+def longtail(capsys):
+    """Run the command in this process: exit code, stdout, stderr."""
+
+    def run(*argv):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(a) for a in argv])
+        captured = capsys.readouterr()
+        return stopped.value.code, captured.out, captured.err
+
+    return run
+
+
+def bare(run):
+    """Keep accuracy only, so that few figures are drawn."""
+    edit(run, "summary.json", diagnostics={}, theory={})
+    return run
+
+
+def test_report_prints_the_page_last_and_warns_of_what_it_skips(tmp_path, longtail):
+    bare(make_run(tmp_path / "runs" / "ce", "ce"))
+    make_run(tmp_path / "runs" / "torn", "elm").joinpath("summary.json").unlink()
+    edit(make_run(tmp_path / "runs" / "new", "elm"), "config.json", format=7)
+    code, out, err = longtail("report", tmp_path / "runs", "--out", tmp_path / "report")
+    assert code == 0
+    assert out.splitlines()[-1] == str(tmp_path / "report" / "index.html")
+    warnings = err.splitlines()
+    assert len(warnings) == 2
+    assert f"{tmp_path / 'runs' / 'torn'} was skipped: it is not finished" in err
+    assert "newer longtail" in err
+    assert (tmp_path / "report" / "tables" / "results-digits-lt.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    "argv", [["report", "nowhere"], ["report", "empty"], ["report"], ["report", "empty", "nowhere"]]
+)
+def test_report_refuses_in_one_sentence(argv, tmp_path, longtail, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    code, out, err = longtail(*argv)
+    assert code == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert "Traceback" not in err
+    assert not (tmp_path / "report").exists()
+
+
+def test_report_writes_the_page_for_the_documentation(tmp_path, longtail):
+    for method in ("ce", "logadj"):
+        bare(make_run(tmp_path / "runs" / method, method))
+    docs = tmp_path / "docs" / "results.md"
+    code, out, _ = longtail("report", tmp_path / "runs", "--out", tmp_path / "report", "--docs", docs)
+    assert code == 0
+    assert str(docs) in out
+    text = docs.read_text()
+    balanced = json.loads((tmp_path / "runs" / "ce" / "summary.json").read_text())["test"]["balanced"]
+    assert f"| CE | {100 * balanced:.2f} |" in text
+    assert "(figures/figure2-groups-digits-lt.png)" in text
+    assert (docs.parent / "figures" / "figure2-groups-digits-lt.png").is_file()
+    assert "**Confirmed:**" in text
+    assert str(tmp_path) not in text
+
+
+def test_evaluate_a_run_prints_its_tables(tmp_path, longtail):
+    run = make_run(tmp_path / "run", "elm")
+    code, out, err = longtail("evaluate", run)
+    assert (code, err) == (0, "")
+    balanced = json.loads((run / "summary.json").read_text())["test"]["balanced"]
+    assert f"{100 * balanced:.2f}" in out
+    for title in ("Breakdown by head, torso and tail", "Embeddings and margins", "Anchors with a positive", "Theory"):
+        assert title in out
+
+
+def foreign(path, **arrays):
+    made = predictions("logadj")
+    given = {
+        "logits": made.test.logits.numpy(), "labels": made.test.labels.numpy(),
+        "embeddings": made.test.embeddings.numpy(), "train_logits": made.train.logits.numpy(),
+        "train_labels": made.train.labels.numpy(), "train_embeddings": made.train.embeddings.numpy(), **arrays,
+    }  # fmt: skip
+    np.savez(path, **{k: v for k, v in given.items() if v is not None})
+    return path
+
+
+def test_evaluate_predictions_of_a_model_trained_elsewhere(tmp_path, longtail):
+    path = foreign(tmp_path / "theirs.npz")
+    code, out, err = longtail("evaluate", path)
+    assert (code, err) == (0, "")
+    made = predictions("logadj").test
+    right = (made.logits.argmax(1) == made.labels).double()
+    balanced = np.mean([right[made.labels == c].mean() for c in range(len(SMALL))])
+    assert f"{100 * balanced:.2f}" in out
+    assert "theirs" in out
+    assert "Theory check" in out
+
+
+def test_evaluate_predictions_writes_the_same_page(tmp_path, longtail):
+    none = dict.fromkeys(("embeddings", "train_logits", "train_labels", "train_embeddings"))
+    path = foreign(tmp_path / "theirs.npz", **none)
+    counts = tmp_path / "counts.txt"
+    counts.write_text("\n".join(map(str, SMALL)))
+    code, out, _ = longtail("evaluate", path, "--counts", counts, "--out", tmp_path / "page")
+    assert code == 0
+    assert out.splitlines()[-1] == str(tmp_path / "page" / "index.html")
+    assert "Predictions from theirs.npz, trained elsewhere." in (tmp_path / "page" / "index.html").read_text()
+    assert list((tmp_path / "page" / "figures").glob("figure2-*.png"))
+    assert list((tmp_path / "page" / "figures").glob("figure3-margins-test-*.png"))
+    assert not list((tmp_path / "page" / "figures").glob("figure4-*.png"))
+
+
+def nan(logits):
+    spoilt = logits.copy()
+    spoilt[3, 1] = np.nan
+    return spoilt
+
+
+def test_evaluate_refuses_what_is_wrong(tmp_path, longtail):
+    made = predictions("logadj").test
+    bare_arrays = dict.fromkeys(("train_logits", "train_labels", "train_embeddings"))
+    bad_labels = made.labels.numpy().copy()
+    bad_labels[0] = 99
+    cases = {
+        "row 3 holds nan": [foreign(tmp_path / "a.npz", logits=nan(made.logits.numpy()))],
+        "99": [foreign(tmp_path / "b.npz", labels=bad_labels)],
+        "no training counts": [foreign(tmp_path / "c.npz", **bare_arrays)],
+        "does not exist": [tmp_path / "nowhere.npz"],
+        "not a run": [tmp_path],
+        "read from .safetensors, .npz": [_text(tmp_path / "d.csv")],
+        "--counts is for files": [make_run(tmp_path / "run", "ce"), "--counts", "1,2"],
+        "classes": [foreign(tmp_path / "e.npz"), "--counts", "1,2"],
+    }
+    for words, argv in cases.items():
+        code, out, err = longtail("evaluate", *argv)
+        assert (code, out) == (2, ""), words
+        assert words in err
+        assert len(err.splitlines()) == 1
+
+
+def _text(path):
+    path.write_text("1,2,3")
+    return path
