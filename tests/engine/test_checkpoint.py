@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -12,11 +13,17 @@ import torch
 from longtail.engine import checkpoint, files
 from longtail.errors import RunError
 
-TENSORS = {"model.w": torch.randn(3, 4), "memory.ids": torch.arange(5), "scalar": torch.tensor(2.0, dtype=torch.float64)}
+TENSORS = {
+    "model.w": torch.randn(3, 4),
+    "memory.ids": torch.arange(5),
+    "scalar": torch.tensor(2.0, dtype=torch.float64),
+}
 
 
 def save(folder: Path, step: int) -> bytes:
-    data = checkpoint.encode({**TENSORS, "step": torch.tensor(step)}, {"at": {"done": step}, "sums": {"loss": 0.1 + 0.2}})
+    data = checkpoint.encode(
+        {**TENSORS, "step": torch.tensor(step)}, {"at": {"done": step}, "sums": {"loss": 0.1 + 0.2}}
+    )
     checkpoint.save(folder, step, data)
     return data
 
@@ -32,7 +39,9 @@ def test_everything_comes_back_to_the_bit() -> None:
 
 def test_the_same_state_gives_the_same_bytes() -> None:
     meta = {"b": 1, "a": {"d": 2, "c": 3}}
-    assert checkpoint.encode(TENSORS, meta) == checkpoint.encode(dict(reversed(TENSORS.items())), dict(reversed(meta.items())))
+    assert checkpoint.encode(TENSORS, meta) == checkpoint.encode(
+        dict(reversed(TENSORS.items())), dict(reversed(meta.items()))
+    )
 
 
 def test_the_last_two_are_kept_and_the_newest_is_found(tmp_path: Path) -> None:
@@ -63,7 +72,7 @@ def _spoil_seal(path: Path) -> None:
 
 
 def _forge_seal(path: Path) -> None:
-    path.with_suffix(".json").write_text('{"sha256": "%s", "bytes": %d}' % ("0" * 64, path.stat().st_size))
+    path.with_suffix(".json").write_text(json.dumps({"sha256": "0" * 64, "bytes": path.stat().st_size}))
 
 
 @pytest.mark.parametrize("damage", [_truncate, _flip_a_bit, _unseal, _spoil_seal, _forge_seal])
@@ -84,7 +93,9 @@ def test_none_usable_is_none(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path, lambda text: None) is None
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_the_former_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_sentence_and_leaves_the_former_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = save(tmp_path, 5)
 
     def full(descriptor: int) -> None:

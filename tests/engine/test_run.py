@@ -87,7 +87,7 @@ def test_the_same_settings_give_the_same_bits_wherever_and_whenever(finished: Pa
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_finished_run_is_not_run_again(resume: bool, finished: Path) -> None:
     before = {p.name: p.stat().st_mtime_ns for p in finished.iterdir() if p.name != "lock"}
-    path, said = do(replace(JOB, out=str(finished), resume=resume))
+    _, said = do(replace(JOB, out=str(finished), resume=resume))
     assert "is finished: nothing to do" in said
     assert {p.name: p.stat().st_mtime_ns for p in finished.iterdir() if p.name != "lock"} == before
 
@@ -95,7 +95,7 @@ def test_a_finished_run_is_not_run_again(resume: bool, finished: Path) -> None:
 def test_force_runs_it_again_and_removes_nothing_else(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "notes.txt").write_text("mine")
-    path, said = do(replace(JOB, out=str(tmp_path / "run"), force=True, epochs=1))
+    path, _ = do(replace(JOB, out=str(tmp_path / "run"), force=True, epochs=1))
     assert json.loads((path / "config.json").read_text())["epochs"] == 1
     assert len((path / "metrics.jsonl").read_text().splitlines()) == 1
     assert (path / "notes.txt").read_text() == "mine"
@@ -158,7 +158,7 @@ def test_a_half_written_line_of_metrics_is_dropped(tmp_path: Path) -> None:
 def test_changed_data_is_refused(tmp_path: Path) -> None:
     job = replace(JOB, out=str(tmp_path / "run"), resume=True)
     broken(job, 10)
-    with pytest.raises(InputError, match="data.fingerprint"):
+    with pytest.raises(InputError, match=r"data\.fingerprint"):
         do(replace(job, options={"seed": 1}))
 
 
@@ -177,7 +177,7 @@ def test_a_folder_in_use_is_refused_and_its_lock_dies_with_its_holder(tmp_path: 
 
 def test_what_cannot_be_written_is_said_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write the run folder .*it is not a folder"):
+    with pytest.raises(InputError, match=r"cannot write the run folder .*it is not a folder"):
         do(replace(JOB, out=str(tmp_path / "file")))
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "thesis.tex").write_text("")
@@ -211,5 +211,5 @@ def test_default_folders_differ_with_the_settings_and_not_with_circumstances() -
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_unwritable_folder_is_one_sentence(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(InputError, match="cannot write the run folder .*Permission denied"):
+    with pytest.raises(InputError, match=r"cannot write the run folder .*Permission denied"):
         do(replace(JOB, out=str(tmp_path / "run")))

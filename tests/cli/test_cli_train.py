@@ -1,0 +1,240 @@
+"""`longtail train`, `compare` and `sweep` as a user meets them: output, exit codes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from longtail import methods
+from longtail.cli import main
+from longtail.engine.pool import run_all
+from longtail.engine.settings import Job
+
+LONGTAIL = [sys.executable, "-m", "longtail"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """The command in this process: exit code, stdout, stderr."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(a) for a in arguments])
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_every_method_trains_two_epochs(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "train", method, "--epochs", 2, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert out.splitlines()[-1] == str(tmp_path / "run")
+    assert err.count("epoch ") >= 2
+    assert "momentum 0.9" in err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["test"]["n"] == 400
+    plan = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert plan["method"] == method
+    built = methods.build(method, json.loads((tmp_path / "run" / "split.json").read_text())["counts"])
+    assert [step["kind"] for step in summary["posthoc"]] == [step.kind for step in built.posthoc]
+    for step in summary["posthoc"]:
+        # The knob is the best on validation data
+        assert max(step["val"].values()) == step["val"][f"{step['value']:g}"]
+
+
+def test_a_normalised_head_is_the_models_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    call(capsys, "train", "tau-norm", "--epochs", 3, "--out", tmp_path / "run")
+    model, said = (
+        load_file(tmp_path / "run" / "model.safetensors"),
+        load_file(tmp_path / "run" / "predictions.safetensors"),
+    )
+    assert torch.equal(model["head.weight"], said["head_weight"])
+    assert not model["head.bias"].any()
+    torch.testing.assert_close(said["test_embeddings"] @ model["head.weight"].T, said["test_logits"])
+    torch.testing.assert_close(said["train_embeddings"] @ model["head.weight"].T, said["train_logits"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["elmm"], "unknown method 'elmm': did you mean 'elm'?"),
+        (["elm", "--set", "lamda=1"], "unknown knob of 'elm' 'lamda': did you mean 'lam'?"),
+        (["elm", "--set", "lam"], "--set takes name=value, got 'lam'"),
+        (["elm", "--set", "lam=x"], "lam must be a finite number, got 'x'"),
+        (["elm", "--set", "lam=1", "--set", "lam=2"], "--set lam is given twice"),
+        (["ce", "--data", "digit-lt"], "digit-lt"),
+        (["ce", "--option", "ratoi=3"], "ratoi"),
+        (["ce", "--recipe", "cifr"], "unknown recipe 'cifr': did you mean 'cifar'?"),
+        (["ce", "--model", "resnet32"], "resnet32 takes images"),
+        (["ce", "--model", "no.such:thing"], "cannot be imported"),
+        (["ce", "--epochs", "0"], "epochs must be a whole number of at least 1, got 0"),
+        (["ce", "--lr", "-1"], "lr must be a number above 0, got -1.0"),
+        (["ce", "--batch-size", "0"], "batch_size must be a whole number"),
+        (["ce", "--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
+        (["ce", "--precision", "fp8"], "precision"),
+        (["ce", "--device", "gpu"], "device must be cpu, cuda"),
+        (["ce", "--device", "cuda"], "sees no GPU here"),
+        (["ce", "--threads", "0"], "threads must be at least 1, got 0"),
+        (["ce", "--ema", "1"], "ema must be a decay between 0 and 1, got 1.0"),
+        (["ce", "--resume", "--force"], "give one of them"),
+        (["ce", "--track", "tensorbord"], "unknown tracker 'tensorbord': did you mean 'tensorboard'?"),
+        (["ce", "--out", "/dev/null/run"], "cannot write the run folder /dev/null/run"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(capsys, "train", *arguments)
+    assert code == 2
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("longtail: ")
+    assert said in last
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_a_method_that_chooses_on_validation_data_refuses_to_do_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], [60, 20])
+    np.savez(tmp_path / "mine.npz", features=rng.normal(size=(80, 4)).astype("f4"), labels=labels)
+    code, _, err = call(capsys, "train", "tau-norm", "--data", tmp_path / "mine.npz", "--out", tmp_path / "run")
+    if code == 0:
+        # The reader held some out by itself, and said so
+        assert json.loads((tmp_path / "run" / "split.json").read_text())["val"] > 0
+    else:
+        assert code == 2
+        assert "chooses tau on validation data" in err
+
+
+def test_other_settings_go_to_another_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = []
+    for extra in ([], ["--lr", "0.2"], ["--seed", "1"], ["--threads", "1"]):
+        code, out, _ = call(capsys, "train", "ce", "--data", "moons", "--epochs", 1, *extra)
+        assert code == 0
+        paths.append(out.splitlines()[-1])
+    # Threads change the last digits at most: that run was found finished
+    assert paths[3] == paths[0]
+    assert len(set(paths)) == 3
+    assert all(Path(path).parent == Path("runs") for path in paths)
+
+
+def test_a_run_that_fails_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(
+        capsys, "train", "ce", "--data", "moons", "--epochs", 2, "--lr", 1e18, "--out", tmp_path / "run"
+    )
+    assert code == 1
+    assert "not finite" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(number: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = ["train", "ce", "--data", "moons", "--epochs", "20000", "--out", str(out)]
+    process = subprocess.Popen([*LONGTAIL, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=ENVIRONMENT)  # fmt: skip
+    wait_for(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 1000, process)
+    process.send_signal(number)
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert said == ""
+    assert errors.splitlines()[-1] == (
+        f"longtail: stopped and saved; go on with: longtail train ce --data moons --epochs 20000 --out {out} --resume"
+    )
+    saved = sorted((out / "checkpoints").glob("*.safetensors"))
+    assert saved
+    rows = (out / "metrics.jsonl").read_text().splitlines()
+    assert int(saved[-1].stem) >= json.loads(rows[-1])["step"]
+
+
+def test_compare_loses_nothing_to_a_run_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", "--methods", "ce,nope,elm", "--seeds", 2, "--epochs", 2, "--jobs", 2, "--out", tmp_path]
+    code, out, err = call(capsys, *arguments)
+    assert code == 1
+    assert "2 of 6 runs failed: unknown method 'nope'" in err.splitlines()[-1]
+    assert "differences under 3 points are noise" in out
+    assert (tmp_path / "report" / "index.html").stat().st_size > 1000
+    rows = {line.split()[1]: line for line in out.splitlines() if line.startswith("│")}
+    assert rows["ce"].split("│")[2].strip() == "2"
+    assert "±" in rows["elm"]
+    assert rows["nope"].split("│")[3].strip() == "—"
+    balanced = [json.loads(p.read_text())["test"]["balanced"] for p in tmp_path.glob("digits-lt-ce-*/summary.json")]
+    assert f"{50 * sum(balanced):.2f}" in rows["ce"]
+    # Finished runs are found again
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")}
+    assert len(before) == 4
+    call(capsys, *arguments)
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")} == before
+
+
+def test_a_worker_that_dies_takes_only_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "suicidal.py").write_text("import os, signal\ndef model(): os.kill(os.getpid(), signal.SIGKILL)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    base = {"data": "moons", "epochs": 1, "under": str(tmp_path)}
+    jobs = [Job("ce", **base), Job("ce", model="suicidal:model", **base), Job("logadj", **base)]
+    ends = run_all(jobs, 1)
+    assert [end.path is not None for end in ends] == [True, False, True]
+    assert "its process ended with signal 9" in ends[1].error
+
+
+def test_sweep_chooses_on_validation_and_only_shows_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(
+        capsys, "sweep", "elm", "--grid", "lam=0,0.01", "--grid", "tau=0,1", "--seeds", 1, "--epochs", 3, "--jobs", 1,
+        "--out", tmp_path,
+    )  # fmt: skip
+    assert code == 0, err
+    found = {}
+    for path in tmp_path.glob("digits-lt-elm-*"):
+        knobs = json.loads((path / "config.json").read_text())["knobs"]
+        found[f"lam={knobs['lam']:g}, tau={knobs['tau']:g}"] = json.loads((path / "summary.json").read_text())
+    assert len(found) == 4
+    best = max(summary["val"]["balanced"] for summary in found.values())
+    chosen = [line for line in out.splitlines() if "chosen on val" in line]
+    assert len(chosen) == 1
+    assert found[chosen[0].split("│")[1].strip()]["val"]["balanced"] == best
+    assert "val (chooses)" in out
+    assert "test (only shown)" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare", "--methods", ","], "--methods needs at least one method"),
+        (["compare", "--methods", "ce,ce"], "names a method twice"),
+        (["compare", "--methods", "nope", "--seeds", "1"], "unknown method 'nope'"),
+        (["sweep", "elm", "--grid", "lam"], "--grid takes name=value"),
+        (["sweep", "elm", "--grid", "lam=1,1"], "needs different values"),
+        (["sweep", "elm", "--grid", "lam=1", "--set", "lam=2"], "give it once"),
+    ],
+)
+def test_mistakes_in_comparisons(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(capsys, *arguments)
+    assert code == 2
+    assert said in err.splitlines()[-1]
+
+
+def wait_for(condition: object, process: subprocess.Popen[str], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            pytest.fail(f"the run did not get far enough: {process.communicate()[1]}")
+        time.sleep(0.02)

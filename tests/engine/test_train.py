@@ -1,0 +1,317 @@
+"""The loop: against a plain one, and what each kind of stage may and may not change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from longtail import methods, models
+from longtail.data import Dataset, Loader, load
+from longtail.engine import recipe
+from longtail.engine.checkpoint import decode
+from longtail.engine.embeddings import class_means, outputs
+from longtail.engine.net import Trained, choose_precision, has_bf16
+from longtail.engine.train import Interrupted, fit
+from longtail.errors import RunError
+from longtail.losses import DroLt, MarginCrossEntropy, Objective
+from longtail.plan import Plan, Stage
+
+HOW = recipe.get("digits").with_epochs(3)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load("digits-lt")
+
+
+def model_for(data: Dataset, head: str = "linear", **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return models.build("mlp", data.num_classes, data.input_shape, head=head, **options)
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return all(torch.equal(a[name], b[name]) for name in a | b)
+
+
+class Spy:
+    """Sees a run from outside: learning rates, and what the model is when a stage has done its first step."""
+
+    def __init__(self) -> None:
+        self.lr: list[float] = []
+        self.losses: list[float] = []
+
+    def step(self, now: Any) -> None:
+        self.lr.append(now.lr)
+        self.losses.append(now.sums.last)
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        json.dumps(row, allow_nan=False)
+
+
+@pytest.mark.parametrize(("clip", "nesterov"), [(None, False), (0.5, True)])
+def test_it_is_plain_sgd(clip: float | None, nesterov: bool, digits: Dataset) -> None:
+    how = HOW.replace(clip=clip, nesterov=nesterov)
+    model, spy = model_for(digits), Spy()
+    rows = fit(model, methods.build("logadj", digits.counts), digits.train, how, seed=3, watchers=[spy])
+
+    plain = model_for(digits)
+    decay = [p for p in plain.parameters() if p.ndim > 1]
+    rest = [p for p in plain.parameters() if p.ndim == 1]
+    sgd = torch.optim.SGD(
+        [{"params": decay, "weight_decay": 5e-4}, {"params": rest}], lr=1.0, momentum=0.9, nesterov=nesterov
+    )
+    loader = Loader(digits.train, 64, seed=3)
+    losses, step = [], 0
+    for epoch in range(3):
+        for batch in loader.epoch(epoch):
+            for group in sgd.param_groups:
+                group["lr"] = how.lr_at(step, len(loader))
+            logits = plain(batch.inputs).logits + digits.counts.prior.log().float()
+            loss = nn.functional.cross_entropy(logits, batch.labels)
+            sgd.zero_grad()
+            loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(plain.parameters(), clip)
+            sgd.step()
+            losses.append(float(loss.detach()))
+            step += 1
+    torch.testing.assert_close(torch.tensor(spy.losses), torch.tensor(losses), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights(model), weights(plain), rtol=1e-4, atol=1e-5)
+    assert rows[-1]["loss"] == pytest.approx(sum(losses[-5:]) / 5, rel=1e-4)
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+
+
+def test_a_head_stage_leaves_the_network_as_it_was_statistics_included(digits: Dataset) -> None:
+    plan = methods.build("crt", digits.counts)
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+    model = models.wrap(body)
+    before = weights(model)
+    rows = fit(model, Plan("x", {}, plan.stages[1:]), digits.train, HOW)
+    after = weights(model)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if name.endswith(("3.weight", "3.bias"))}
+    assert len(changed) == 2
+    assert rows[0]["stage"] == "head"
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_a_scale_stage_multiplies_the_rows_of_the_head(digits: Dataset) -> None:
+    plan, model = methods.build("lws", digits.counts), model_for(digits)
+    fit(model, Plan("x", {}, plan.stages[:1]), digits.train, HOW)
+    before = weights(model)
+    fit(model, Plan("x", {}, plan.stages[1:]), digits.train, HOW.replace(weight_decay=0.0))
+    after = weights(model)
+    factors = after["head.weight"] / before["head.weight"]
+    torch.testing.assert_close(factors, factors[:, :1].expand_as(factors), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(after["head.bias"], before["head.bias"] * factors[:, 0], rtol=1e-3, atol=1e-5)
+    assert float((factors[:, 0] - 1).abs().max()) > 1e-3
+    assert same(
+        {k: v for k, v in before.items() if "head" not in k}, {k: v for k, v in after.items() if "head" not in k}
+    )
+
+
+def test_a_new_head_starts_from_a_draw_of_its_own(digits: Dataset) -> None:
+    ce = Objective((1.0, MarginCrossEntropy(digits.counts)))
+    model = model_for(digits)
+    stage = Stage("head", ce, trains="head", reset_head=True)
+    heads = []
+    for seed in (0, 0, 1):
+        nn.init.constant_(model.head.weight, 7.0)
+        fit(model, Plan("x", {}, (stage,)), digits.train, HOW.replace(lr=1e-9), seed=seed)
+        heads.append(model.head.weight.detach().clone())
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    assert float(heads[0].abs().max()) <= 64**-0.5 + 1e-6
+
+
+def test_centroids_are_the_class_means_at_the_start_of_their_stage(digits: Dataset) -> None:
+    counts = digits.counts
+    dro = DroLt(counts)
+    plan = methods.build("dro-lt-multistage", counts)
+    model = model_for(digits)
+    fit(model, Plan("x", {}, plan.stages[:1]), digits.train, HOW)
+    z = outputs(model, digits.train, torch.device("cpu"))[1]
+    expected = torch.stack([z[digits.train.labels == c].mean(0) for c in range(10)])
+    stage = Stage("dro", Objective((1.0, MarginCrossEntropy(counts)), (0.01, dro)), centroids=True)
+    fit(model, Plan("x", {}, (stage,)), digits.train, HOW)
+    torch.testing.assert_close(dro.centroids, expected)
+    assert not torch.allclose(class_means(model, digits.train, 10, torch.device("cpu")), expected, rtol=1e-3)
+
+
+def test_a_deferred_stage_goes_on_in_the_schedule_and_another_restarts(digits: Dataset) -> None:
+    how, spy = HOW.with_epochs(10), Spy()
+    model = model_for(digits, head="cosine")
+    rows = fit(model, methods.build("ldam-drw", digits.counts), digits.train, how, watchers=[spy])
+    assert [row["stage"] for row in rows] == ["train"] * 8 + ["reweight"] * 2
+    assert [row["stage_epoch"] for row in rows][-2:] == [1, 2]
+    assert spy.lr == [how.lr_at(step, 5) for step in range(50)]
+    spy = Spy()
+    rows = fit(model_for(digits), methods.build("crt", digits.counts), digits.train, how, watchers=[spy])
+    assert [row["stage"] for row in rows] == ["train"] * 10 + ["head"]
+    assert spy.lr[50:] == [how.with_epochs(1).lr_at(step, 5) for step in range(5)]
+
+
+def test_the_average_is_what_remains(digits: Dataset) -> None:
+    class Steps(Spy):
+        def step(self, now: Any) -> None:
+            self.seen.append(weights(model))
+
+    how = HOW.with_epochs(2).replace(ema=0.5)
+    model, spy = model_for(digits), Steps()
+    spy.seen = [weights(model)]
+    fit(model, methods.build("ce", digits.counts), digits.train, how, watchers=[spy])
+    average = spy.seen[0]
+    for t, now in enumerate(spy.seen[1:]):
+        decay = min(0.5, (1 + t) / (10 + t))
+        average = {name: decay * average[name] + (1 - decay) * now[name] for name in now}
+    torch.testing.assert_close(weights(model), average, rtol=1e-4, atol=1e-6)
+    assert not same(weights(model), spy.seen[-1])
+
+
+def test_frozen_parameters_stay_and_the_callers_generator_too(digits: Dataset) -> None:
+    model = model_for(digits)
+    first = next(model.parameters()).requires_grad_(False)
+    before = first.clone()
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    fit(model, methods.build("crt", digits.counts), digits.train, HOW)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(first, before)
+    assert not first.requires_grad
+
+
+def test_the_share_of_anchors_with_a_positive_is_counted(digits: Dataset) -> None:
+    rows = fit(model_for(digits), methods.build("elm", digits.counts), digits.train, HOW)
+    loader, groups = Loader(digits.train, 64, seed=0), digits.counts.groups()
+    hits = dict.fromkeys(groups, 0)
+    anchors = dict.fromkeys(groups, 0)
+    for batch in loader.epoch(0):
+        for label in batch.labels.tolist():
+            group = next(name for name, index in groups.items() if label in index.tolist())
+            anchors[group] += 1
+            hits[group] += int((batch.labels == label).sum()) > 1
+    assert rows[0]["alive"] == {
+        "all": sum(hits.values()) / sum(anchors.values()),
+        **{name: hits[name] / anchors[name] for name in groups},
+    }
+    assert set(rows[0]["parts"]) == {"logit", "pull"}
+    assert fit(model_for(digits), methods.build("ce", digits.counts), digits.train, HOW)[0]["alive"] is None
+
+
+def test_a_loss_that_is_not_finite_names_step_and_parts(digits: Dataset) -> None:
+    model = model_for(digits)
+    nn.init.constant_(next(model.parameters()), 1e25)
+    saved: list[int] = []
+    with pytest.raises(RunError, match=r"not finite in step 1 \(stage train, epoch 1\): logit = .*, pull = "):
+        fit(model, methods.build("elm", digits.counts), digits.train, HOW, save=lambda step, _: saved.append(step))
+    assert not saved
+
+
+def test_a_weight_that_is_not_finite_is_never_saved(digits: Dataset) -> None:
+    class Poison(Spy):
+        def step(self, now: Any) -> None:
+            if now.epoch == 2:
+                nn.init.constant_(model.head.bias, float("nan"))
+
+    model, saved = model_for(digits), []
+    with pytest.raises(RunError, match="not finite"):
+        fit(
+            model, methods.build("ce", digits.counts), digits.train, HOW, watchers=[Poison()],
+            save=lambda step, data: saved.append(decode(data)), save_steps=1,
+        )  # fmt: skip
+    assert len(saved) == 5
+    assert all(bool(t.isfinite().all()) for state in saved for t in state.tensors.values())
+
+
+def test_stopping_saves_where_it_stopped_and_going_on_gives_the_same(digits: Dataset) -> None:
+    plan = methods.build("elm", digits.counts, memory=3)
+    whole = model_for(digits)
+    fit(whole, plan, digits.train, HOW)
+    for stop_at in (1, 5, 7, 14):
+        done, data = _stopped(digits, stop_at)
+        assert done == stop_at
+        model = model_for(digits)
+        nn.init.zeros_(model.head.weight)
+        fit(model, methods.build("elm", digits.counts, memory=3), digits.train, HOW, state=decode(data))
+        assert same(weights(model), weights(whole))
+
+
+def _stopped(digits: Dataset, stop_at: int) -> tuple[int, bytes]:
+    spy, saved, plan = Spy(), [], methods.build("elm", digits.counts, memory=3)
+    with pytest.raises(Interrupted) as stopped:
+        fit(
+            model_for(digits), plan, digits.train, HOW, watchers=[spy],
+            save=lambda step, data: saved.append((step, data)), stop=lambda: 15 * (len(spy.lr) >= stop_at),
+        )  # fmt: skip
+    assert stopped.value.signal == 15
+    assert len(spy.lr) == stop_at
+    return saved[-1]
+
+
+def test_bf16_trains_float32_weights_in_channels_last() -> None:
+    data = load("digits-lt")
+    images = (data.train.inputs.reshape(-1, 1, 8, 8) * 255).to(torch.uint8)
+    train = replace(data.train, inputs=images)
+    torch.manual_seed(0)
+    model = models.wrap(
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 10))
+    )
+    seen = []
+    conv = next(m for m in model.modules() if isinstance(m, nn.Conv2d))
+    conv.register_forward_hook(
+        lambda module, x, y: seen.append((y.dtype, y.is_contiguous(memory_format=torch.channels_last)))
+    )
+    plan, start = methods.build("elm", data.counts), weights(model)
+    half = fit(model, plan, train, HOW.replace(augment="none"), precision="bf16")
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    assert set(seen) == {(torch.bfloat16, True)}
+    model.load_state_dict(start)
+    full = fit(model, plan, train, HOW.replace(augment="none"), precision="fp32")
+    assert [row["loss"] for row in half] == pytest.approx([row["loss"] for row in full], rel=0.02)
+    assert half[0]["loss"] != full[0]["loss"]
+
+
+def test_precision_is_chosen_by_network_and_processor() -> None:
+    cpu = torch.device("cpu")
+    flat, conv = nn.Linear(3, 3), nn.Conv2d(3, 3, 1)
+    assert choose_precision("auto", flat, cpu) == "fp32"
+    assert choose_precision("auto", conv, cpu) == ("bf16" if has_bf16(cpu) else "fp32")
+    assert choose_precision("bf16", flat, cpu) == "bf16"
+    assert choose_precision("fp32", conv, cpu) == "fp32"
+
+
+def test_an_objective_on_embeddings_alone_leaves_the_head(digits: Dataset) -> None:
+    model = model_for(digits)
+    before = weights(model)
+    fit(model, methods.build("supcon", digits.counts), digits.train, HOW)
+    after = weights(model)
+    assert torch.equal(after["head.weight"], before["head.weight"])
+    assert not torch.equal(next(iter(after.values())), next(iter(before.values())))
+
+
+def test_a_factor_on_a_cosine_head_is_refused(digits: Dataset) -> None:
+    model = model_for(digits, head="cosine")
+    with pytest.raises(ValueError, match="no effect on a cosine head"):
+        Trained(model, "scale", set(model.parameters()), True)
+
+
+def test_evaluation_leaves_every_module_in_its_mode(digits: Dataset) -> None:
+    model = models.wrap(nn.Sequential(nn.Linear(64, 8), nn.Dropout(0.5), nn.Linear(8, 10)))
+    model.train()
+    frozen = next(m for m in model.modules() if isinstance(m, nn.Dropout)).eval()
+    a, _ = outputs(model, digits.test, torch.device("cpu"))
+    b, _ = outputs(model, digits.test, torch.device("cpu"))
+    assert torch.equal(a, b)
+    assert model.training
+    assert not frozen.training
