@@ -237,3 +237,20 @@ def _rank(rank, folder):
 
 def test_two_ranks_hold_the_memory_of_one_process(tmp_path):
     mp.spawn(_rank, (str(tmp_path),), nprocs=2)
+
+
+def test_the_tail_of_cifar100_lt_is_alive_after_an_epoch():
+    counts = ClassCounts([int(500 * 0.01 ** (i / 99)) for i in range(100)])
+    label_of = torch.repeat_interleave(torch.arange(100), counts.n)
+    objective = Objective((1.0, Pull(counts)), memory=ClassMemory(counts))
+    g, tail = torch.Generator().manual_seed(0), counts.groups()["tail"]
+    shares = []
+    for _ in range(2):
+        alive, seen = 0, 0
+        for ids in torch.randperm(counts.total, generator=g).split(128):
+            found, ours = objective.alive(label_of[ids], ids), torch.isin(label_of[ids], tail)
+            alive, seen = alive + int(found[ours].sum()), seen + int(ours.sum())
+            objective((None, torch.zeros(len(ids), 2)), label_of[ids], ids=ids)
+        shares.append(alive / seen)
+    assert shares[1] > 0.95
+    assert objective.memory.held().tolist() == counts.n.clamp(max=16).tolist()
