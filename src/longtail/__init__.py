@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from . import data, evaluate, losses, margins, methods, models, posthoc
     from .counts import ClassCounts
     from .losses import ELM, Features, Objective, Outputs
+    from .memory import ClassMemory
     from .models.wrap import wrap
 
 _HOME = {
     "ClassCounts": "counts",
+    "ClassMemory": "memory",
     "ELM": "losses",
     "Features": "losses",
     "Objective": "losses",
@@ -29,6 +31,7 @@ _MODULES = ("data", "evaluate", "losses", "margins", "methods", "models", "posth
 __all__ = [
     "ELM",
     "ClassCounts",
+    "ClassMemory",
     "Features",
     "Objective",
     "Outputs",
