@@ -42,29 +42,35 @@ class Normalise:
 
 
 class CropFlip:
-    """Pad by ``pad`` black pixels, cut a window of the old size anywhere, mirror with probability ½."""
+    """Pad by ``pad`` black pixels, cut a window of the old size anywhere, mirror with probability ½.
 
-    def __init__(self, pad: int = 4) -> None:
-        self.pad = pad
+    This is how a batch is taken out of the data set, not something done to it afterwards: construction pads and mirrors
+    everything once (3.1 times the memory of 32-pixel images), and ``take`` only copies bytes.
+    """
+
+    def __init__(self, images: Tensor, margin: int = 4) -> None:
+        self.n, self.C, self.H, self.W = images.shape
+        self.margin = margin
+        padded = pad(images, (margin,) * 4)
+        self.h, self.w = padded.shape[2:]
+        flat = torch.cat((padded, padded.flip(3))).flatten()
+        # A window is C·H runs of W adjacent bytes: rows of a view that has one starting at every byte.
+        self.runs = flat.as_strided((flat.numel() - self.W + 1, self.W), (1, 1))
+        rows = torch.arange(self.C)[:, None] * (self.h * self.w) + torch.arange(self.H) * self.w
+        self.rows = rows.flatten().to(images.device)
 
     def draw(self, n: int, generator: Generator) -> Draw:
         return {
-            "shift": torch.randint(0, 2 * self.pad + 1, (n, 2), generator=generator),
+            "shift": torch.randint(0, 2 * self.margin + 1, (n, 2), generator=generator),
             "flip": torch.randint(0, 2, (n,), generator=generator),
         }
 
-    def apply(self, x: Tensor, draw: Draw) -> Tensor:
-        B, C, H, W = x.shape
-        padded = pad(x, (self.pad,) * 4)
-        h, w = padded.shape[2:]
-        # Each window is C·H runs of W adjacent bytes: select runs, not pixels, from a view with a row at every offset.
-        flat = padded.flatten()
-        runs = flat.as_strided((flat.numel() - W + 1, W), (1, 1))
-        corner = torch.arange(B, device=x.device) * (C * h * w) + draw["shift"][:, 0] * w + draw["shift"][:, 1]
-        inner = torch.arange(C, device=x.device)[:, None] * (h * w) + torch.arange(H, device=x.device) * w
-        cut = runs.index_select(0, (corner[:, None] + inner.flatten()).flatten()).view(B, C, H, W)
-        both = torch.cat((cut, cut.flip(3)))
-        return both.index_select(0, torch.arange(B, device=x.device) + B * draw["flip"])
+    def take(self, ids: Tensor, draw: Draw) -> Tensor:
+        """Windows of the images at ``ids``; the window is cut from the mirrored image where ``flip`` is 1."""
+        image = ids + self.n * draw["flip"]
+        corner = image * (self.C * self.h * self.w) + draw["shift"][:, 0] * self.w + draw["shift"][:, 1]
+        starts = (corner[:, None] + self.rows).flatten()
+        return self.runs.index_select(0, starts).view(-1, self.C, self.H, self.W)
 
 
 class Cutout:
@@ -101,16 +107,14 @@ class Noise:
 
 
 def steps_for_images(name: str, shape: Sequence[int], mean: Sequence[float] | None) -> list[Step]:
-    """The steps that a name stands for, on uint8 images of ``shape`` (C, H, W): always crop and flip first.
+    """What a name stands for beyond crop and flip, on uint8 images of ``shape`` (C, H, W).
 
     "autoaugment", "randaugment" and "cutout" can be joined, as in "autoaugment+cutout", and are applied in that order.
     """
-    if name == "none":
-        return []
     from .policy import AutoAugment, RandAugment  # which needs Draw from here
 
-    steps: list[Step] = [CropFlip()]
-    for part in [] if name in ("auto", "crop-flip") else name.split("+"):
+    steps: list[Step] = []
+    for part in [] if name in ("auto", "crop-flip", "none") else name.split("+"):
         if part == "cutout":
             fill = [round(255 * m) for m in mean] if mean is not None else [0] * shape[0]
             steps.append(Cutout(shape[1] // 2, fill))

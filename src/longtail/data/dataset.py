@@ -85,7 +85,9 @@ class Files:
         return Files((self._raw(i) for i in chosen), self.root, self.size, self.origin, self._lines[chosen])
 
     def digest(self) -> bytes:
-        return hashlib.sha256(self._bytes.tobytes() + self._ends.tobytes()).digest()
+        digest = hashlib.sha256(self._bytes.data)
+        digest.update(self._ends.data)
+        return digest.digest()
 
     def __getitem__(self, i: int) -> Path:
         if not 0 <= i < len(self):
@@ -195,8 +197,8 @@ def fingerprint(name: str, splits: Iterable[Split | None]) -> str:
     for split in splits:
         digest.update(b"|")
         if split is not None:
-            digest.update(split.indices.numpy().astype("<i8").tobytes())
-            digest.update(split.labels.numpy().astype("<i8").tobytes())
+            for numbers in (split.indices, split.labels):
+                digest.update(numbers.numpy().astype("<i8", copy=False).data)
             if isinstance(split.inputs, Files):
                 digest.update(split.inputs.digest())
     return digest.hexdigest()[:16]

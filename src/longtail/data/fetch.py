@@ -132,7 +132,7 @@ def content_digest(layout: cifar.Layout, root: Path) -> str:
     for split in (source.train, source.test):
         assert split is not None
         assert isinstance(split.inputs, Tensor)
-        digest.update(split.inputs.numpy())
+        digest.update(split.inputs.numpy().data)
         digest.update(split.labels.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
 

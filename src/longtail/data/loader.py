@@ -13,7 +13,7 @@ from ..counts import ClassCounts
 from ..errors import InputError, unknown
 from . import augment as augmentation
 from . import samplers
-from .augment import Draw, Normalise, Step
+from .augment import CropFlip, Draw, Normalise, Step
 from .dataset import Files, Split
 from .files import FileFeed
 
@@ -110,7 +110,7 @@ class Loader:
             self._feed = FileFeed(split.inputs, normalise, self.device, workers)
         else:
             name = augment if train else "none"
-            self._feed = TensorFeed(split.inputs, _steps(split, name, self.views), normalise, self.device)
+            self._feed = TensorFeed(split, name, self.views, normalise, self.device)
 
     def __len__(self) -> int:
         return self._length
@@ -139,48 +139,55 @@ class Loader:
         order = self.order(e)
         for b in range(start, len(self)):
             ids = order[b * self.global_batch : (b + 1) * self.global_batch]
-            # tensor_split gives equal slices of a whole batch, and leaves no rank empty in a smaller one
-            mine = torch.arange(len(ids)).tensor_split(self.world_size)[self.rank]
             views = tuple(
-                [_rows(draw, mine) for draw in self._feed.draw(len(ids), self._generator(e, b, f"view {v}"))]
+                [
+                    {key: self._mine(value) for key, value in draw.items()}
+                    for draw in self._feed.draw(len(ids), self._generator(e, b, f"view {v}"))
+                ]
                 for v in range(self.views if self.train else 0)
             )
-            yield Job(ids[mine], views)
+            yield Job(self._mine(ids), views)
+
+    def _mine(self, rows: Tensor) -> Tensor:
+        """This rank's slice of a global batch: equal ones of a whole batch, none empty in a smaller one."""
+        return rows.tensor_split(self.world_size)[self.rank] if self.world_size > 1 else rows
 
     def _generator(self, epoch: int, batch: int, purpose: str) -> Generator:
         text = f"{self.seed}/{epoch}/{batch}/{purpose}".encode()
         return Generator().manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big"))
 
 
-def _rows(draw: Draw, mine: Tensor) -> Draw:
-    return {key: value[mine] for key, value in draw.items()}
-
-
 class TensorFeed:
     """In-memory data, held on the device: a batch is one selection and a few tensor operations."""
 
-    def __init__(self, inputs: Tensor, steps: list[Step], normalise: Normalise | None, device: torch.device) -> None:
-        self.inputs = inputs.to(device)
-        self.steps, self.normalise, self.device = steps, normalise, device
+    def __init__(
+        self, split: Split, augment: str, views: int, normalise: Normalise | None, device: torch.device
+    ) -> None:
+        assert isinstance(split.inputs, Tensor)
+        self.normalise, self.device = normalise, device
+        self.inputs = split.inputs.to(device)
+        self.crop: CropFlip | None = None
+        self.steps: list[Step]
+        if split.kind == "images":
+            self.steps = augmentation.steps_for_images(augment, split.input_shape, split.mean)
+            self.crop = CropFlip(self.inputs) if augment != "none" else None
+        else:
+            self.steps = augmentation.steps_for_features(augment, split.inputs, views)
 
     def draw(self, n: int, generator: Generator) -> list[Draw]:
-        return [step.draw(n, generator) for step in self.steps]
+        crop = [self.crop.draw(n, generator)] if self.crop else []
+        return crop + [step.draw(n, generator) for step in self.steps]
 
     def batches(self, jobs: Iterator[Job]) -> Iterator[tuple[Tensor, Tensor]]:
         for job in jobs:
-            x = self.inputs.index_select(0, job.ids.to(self.device, non_blocking=True))
-            views = [self._view(x, draws) for draws in job.views] or [x]
+            ids = job.ids.to(self.device, non_blocking=True)
+            views = [self._view(ids, draws) for draws in job.views] or [self.inputs.index_select(0, ids)]
             x = views[0] if len(views) == 1 else torch.cat(views)
             yield job.ids, self.normalise(x) if self.normalise else x.float()
 
-    def _view(self, x: Tensor, draws: list[Draw]) -> Tensor:
-        for step, draw in zip(self.steps, draws):
-            x = step.apply(x, {key: value.to(self.device, non_blocking=True) for key, value in draw.items()})
+    def _view(self, ids: Tensor, draws: list[Draw]) -> Tensor:
+        here = [{key: value.to(self.device, non_blocking=True) for key, value in draw.items()} for draw in draws]
+        x = self.crop.take(ids, here.pop(0)) if self.crop else self.inputs.index_select(0, ids)
+        for step, draw in zip(self.steps, here):
+            x = step.apply(x, draw)
         return x
-
-
-def _steps(split: Split, augment: str, views: int) -> list[Step]:
-    assert isinstance(split.inputs, Tensor)
-    if split.kind == "images":
-        return augmentation.steps_for_images(augment, split.input_shape, split.mean)
-    return augmentation.steps_for_features(augment, split.inputs, views)
