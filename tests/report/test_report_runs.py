@@ -126,6 +126,16 @@ def test_variants_of_a_data_set_are_told_apart(tmp_path):
     assert titles == ["digits-lt (default options)", "digits-lt (ratio = 50)"]
 
 
+def test_a_knob_that_came_later_does_not_part_old_seeds_from_new(tmp_path):
+    make_run(tmp_path / "new", "elm", seed=0)
+    old = make_run(tmp_path / "old", "elm", seed=1)
+    knobs = json.loads((old / "config.json").read_text())["knobs"]
+    edit(old, "config.json", knobs={k: v for k, v in knobs.items() if k != "memory"})
+    (data,) = datasets(find([tmp_path]).runs)
+    (group,) = data.groups
+    assert (group.label, len(group.runs)) == ("ELM", 2)
+
+
 def test_titles_never_collide(tmp_path):
     for i, counts in enumerate(((9, 8), (7, 6), (5, 4))):
         make_run(tmp_path / f"{i}", "ce", data="digits-lt", counts=counts)

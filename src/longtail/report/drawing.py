@@ -158,7 +158,8 @@ def _panel_title(data: DataSet, label: int) -> str:
 def _points(data: DataSet, *path: str) -> dict[str, dict[str, list[float]]]:
     """Points by method, the paper's three panels first, at most six."""
     found = {}
-    order = sorted(shown(data), key=lambda g: _PANELS.index(g.method) if g.method in _PANELS else len(_PANELS))
+    rank = {method: i for i, method in enumerate(_PANELS)}
+    order = sorted(shown(data), key=lambda g: (len(g.changed) > 0, rank.get(g.method, len(rank))))
     for group in order:
         points = group.first.get("diagnostics", *path)
         columns = [points.get(k) for k in ("x", "y", "labels")] if isinstance(points, dict) else []

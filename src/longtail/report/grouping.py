@@ -10,7 +10,6 @@ from pathlib import PurePath
 from typing import Any
 
 from ..counts import ClassCounts
-from ..errors import InputError
 from . import paper
 from .runs import Run, circumstances, condition
 
@@ -219,13 +218,9 @@ def _changed(run: Run, peers: list[Run]) -> dict[str, Any]:
 
     For a method that this version does not know: those in which its runs differ from one another.
     """
-    from .. import methods
-
-    try:
-        defaults = methods.build(run.method, run.counts, data=run.data).knobs
-    except InputError:
+    if run.defaults is None:
         return {k: v for k, v in run.knobs.items() if any(p.knobs.get(k) != v for p in peers)}
-    return {k: v for k, v in run.knobs.items() if k not in defaults or defaults[k] != v}
+    return {k: v for k, v in run.knobs.items() if k not in run.defaults or run.defaults[k] != v}
 
 
 def _distinct(groups: list[Group]) -> list[Group]:

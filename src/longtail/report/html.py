@@ -94,7 +94,7 @@ def _make(found: Found, out: Path) -> Report:
         shown = [tables.results(data), claims.table(data), tables.breakdown(data), *(t for t in optional if t)]
         drawings = drawing.draw(data, out / "figures", looks)
         sections.append(Section(data, shown, drawings, tables.per_class(data)))
-    general = [details.table1(sets[0].counts), details.not_run(sets)]
+    general = [details.table1(), details.not_run(sets)]
     general += [details.inventory(sets, found.skipped), details.reproduce(sets)]
     return Report(found, sections, general, out / "index.html", [str(s) for s in found.skipped])
 
@@ -163,7 +163,7 @@ def _facts(data: DataSet) -> str:
     )
     notes = data.first.split.get("notes")
     said = [str(n) for n in notes] if isinstance(notes, list) else []
-    return "".join(f"<p>{html.escape(line)}</p>" for line in [text, " ".join(said)] if line)
+    return "".join(f"<p>{html.escape(line)}</p>" for line in [text, "; ".join(said)] if line)
 
 
 def _figure(item: drawing.Drawing) -> str:

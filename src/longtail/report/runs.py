@@ -52,8 +52,25 @@ class Run:
         return str(self.config["method"])
 
     @property
+    def given_knobs(self) -> dict[str, Any]:
+        """The knobs as the run's config has them: all that the method had when it was run."""
+        knobs = self.config.get("knobs")
+        return dict(knobs) if isinstance(knobs, dict) else {}
+
+    @cached_property
+    def defaults(self) -> dict[str, Any] | None:
+        """The method's knobs at this data set's defaults; None for a method that this version does not know."""
+        from .. import methods
+
+        try:
+            return dict(methods.build(self.method, self.counts, data=self.data).knobs)
+        except InputError:
+            return None
+
+    @property
     def knobs(self) -> dict[str, Any]:
-        return dict(self.config.get("knobs") or {})
+        """All knobs; one that the method did not have yet when it was run has its default, which changes nothing."""
+        return {**(self.defaults or {}), **self.given_knobs}
 
     @property
     def data(self) -> str:

@@ -113,7 +113,8 @@ class Table:
         head = []
         for i, column in enumerate(self.columns):
             name = html.escape(column)
-            look = ' class="num"' if kinds and all(row[i] in ("num", "muted") for row in kinds) else ""
+            found = {row[i] for row in kinds}
+            look = ' class="num"' if "num" in found and found <= {"num", "muted"} else ""
             button = f'<button type="button">{name}</button>' if self.sortable else name
             head.append(f'<th scope="col"{look}{" aria-sort=none" if self.sortable else ""}>{button}</th>')
         body = []

@@ -1,0 +1,40 @@
+"""The report of runs that were really trained: the paper's Figure 1, from the command to the picture."""
+
+import json
+
+import pytest
+
+from longtail.cli import main
+from longtail.report import drawing, html
+from longtail.report.runs import find
+
+
+def test_two_trained_runs_give_figure_1_and_a_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for method in ("logadj", "elm"):
+        with pytest.raises(SystemExit) as stopped:
+            main(["train", method, "--data", "moons", "--epochs", "2", "--out", f"runs/{method}"])
+        assert stopped.value.code == 0
+    for run in ("logadj", "elm"):  # what is committed: five small files; and few figures, for speed
+        for name in ("model.safetensors", "predictions.safetensors"):
+            (tmp_path / "runs" / run / name).unlink()
+        path = tmp_path / "runs" / run / "summary.json"
+        summary = json.loads(path.read_text())
+        kept = {"embeddings2d": summary["diagnostics"]["embeddings2d"], "knn": summary["diagnostics"]["knn"]}
+        path.write_text(json.dumps({**summary, "diagnostics": kept}))
+    found = find(["runs"])
+    assert sorted(run.method for run in found.runs) == ["elm", "logadj"]
+    assert found.skipped == []
+    assert all(run.missing == () and len(run.metrics) == 2 for run in found.runs)
+    made = html.write(found, "report")
+    (section,) = made.sections
+    assert drawing._moons(section.data) is not None  # the very training data, made again
+    captions = [d.caption for d in section.drawings]
+    assert captions[0].startswith("Figure 1. Training data and two-dimensional training embeddings")
+    page = made.index.read_text()
+    assert "longtail train elm --data moons" in page
+    alive = next(t for t in section.tables if t.slug == "alive-moons")
+    assert [row[0] for row in alive.rows] == ["ELM"]
+    claims = next(t for t in section.tables if t.slug == "claims-moons")
+    assert claims.rows[0][3] != "not tested"
+    assert claims.rows[0][4] == "paired over test samples"
