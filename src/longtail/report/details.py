@@ -200,7 +200,7 @@ def _versions(run: Run) -> str:
 def command(run: Run) -> str:
     """The command that was given, where it was one of ours; else ``longtail train …`` from the configuration."""
     given = run.environment.get("command")
-    if isinstance(given, list) and given[:1] == ["longtail"]:
+    if isinstance(given, list) and given[:1] == ["longtail"] and given[1:2] in (["train"], ["compare"], ["sweep"]):
         return shlex.join(map(str, given))
     words = ["longtail", "train", run.method, "--data", run.data]
     words += ["--seed", str(run.seed)] if run.seed is not None else []
