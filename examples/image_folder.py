@@ -10,15 +10,15 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 
-def write_folders(folder: Path, counts: list[int], new: Path, held_back: int = 3) -> None:
+def write_folders(folder: Path, counts: list[int], new: Path, held_back: int = 3, side: int = 32) -> None:
     """``folder/<class>/*.png`` with so many images a class, and some that nobody trains on in ``new``."""
     pixels, labels = load_digits(return_X_y=True)
+    new.mkdir(parents=True, exist_ok=True)
     for label, count in enumerate(counts):
         images = (pixels[labels == label] * 255 / 16).astype(np.uint8).reshape(-1, 8, 8)
         (folder / f"digit-{label}").mkdir(parents=True, exist_ok=True)
-        new.mkdir(parents=True, exist_ok=True)
         for i, image in enumerate(images[: count + held_back]):
-            picture = Image.fromarray(image).resize((32, 32))
+            picture = Image.fromarray(image).resize((side, side))
             picture.save(folder / f"digit-{label}" / f"{i}.png" if i < count else new / f"digit-{label}-{i}.png")
 
 
@@ -30,7 +30,10 @@ def longtail(*arguments: object) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         here = Path(temporary)
-        write_folders(here / "digits", [120, 60, 30, 15, 8], here / "new")
-        longtail("compare", "--data", here / "digits", "--methods", "ce,elm", "--epochs", 2, "--out", here / "runs")
-        run = next((here / "runs").glob("**/elm*/**/summary.json")).parent
-        longtail("predict", run, here / "new")
+        write_folders(here / "digits", [60, 30, 15, 8], here / "new")
+        # Small images and a small network: seconds. Leave out --option, --model and --epochs for photographs.
+        small = ("--option", "size=16", "--model", "resnet20", "--epochs", 10, "--batch-size", 16)
+        longtail("train", "elm", "--data", here / "digits", *small, "--out", here / "elm")
+        longtail("predict", here / "elm", here / "new")
+        longtail("report", here / "elm", "--out", here / "report")
+        # longtail compare --data digits --methods ce,logadj,elm    trains several, with a table and the report

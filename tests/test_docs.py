@@ -26,7 +26,7 @@ PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) 
 PARSE_ONLY = {"results.md"}
 OTHER_COMMANDS = {"git", "cd", "pip", "python3", "python", "."}
 
-BLOCK = re.compile(r"(<!-- test: parse -->\n)?^( *)```(\w+)[^\n]*\n(.*?)^\2```", re.M | re.S)
+BLOCK = re.compile(r"(<!-- test: parse -->\n)?^( *)```(\w*)[^\n]*\n(.*?)^\2```$", re.M | re.S)
 
 
 class Block(NamedTuple):
@@ -138,7 +138,7 @@ def test_every_code_block_runs(page, desk):
             assert example.is_file(), where
         elif block.language == "python":
             exec(compile(block.code, where, "exec"), names)
-        elif block.language in ("bash", "sh", "shell", "console"):
+        elif block.language in ("bash", "sh", "shell", "console", ""):
             for command in commands(block.code):
                 arguments = arguments_of(command)
                 if arguments is None:

@@ -1,0 +1,68 @@
+"""A practitioner's story, with the command alone: class folders, compare, report, predict on new files, export."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "image_folder.py"
+COUNTS = [60, 25, 10]
+
+
+@pytest.fixture
+def longtail(capsys):
+    """Runs the command in this process; gives back what it printed."""
+    from longtail.cli import main
+
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as done:
+            main([str(a) for a in arguments])
+        printed = capsys.readouterr()
+        assert done.value.code == 0, printed.err
+        return printed.out
+
+    return run
+
+
+def test_from_class_folders_to_an_exported_model(tmp_path, monkeypatch, longtail):
+    monkeypatch.chdir(tmp_path)
+    spec = importlib.util.spec_from_file_location("image_folder", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    # Evaluation of a network of 16 pixels resizes the short side to 18 first: images of 18 need no resizing.
+    example.write_folders(tmp_path / "photos", COUNTS, tmp_path / "new", held_back=6, side=18)
+
+    small = ("--option", "size=16", "--model", "resnet20", "--epochs", 12, "--batch-size", 16)
+    table = longtail("compare", "--data", "photos", "--methods", "ce,elm", "--seeds", 1, "--jobs", 1, *small)
+    assert "ce" in table
+    assert "elm" in table
+    (run,) = Path("runs").glob("*elm*")
+    split = json.loads((run / "split.json").read_text())
+    assert split["class_names"] == ["digit-0", "digit-1", "digit-2"]
+    assert sum(split["counts"]) + split["test"] == sum(COUNTS)
+    assert any("test" in note for note in split["notes"]), "a split that was made is said"
+
+    page = Path(table.split("report:")[1].strip())
+    html = page.read_text()
+    assert all(name in html for name in ("elm", "ce", "digit-2"))
+    assert 'src="http' not in html
+
+    rows = json.loads(longtail("predict", run, "new", "--format", "json"))
+    assert [Path(row["path"]).name for row in rows] == sorted(p.name for p in Path("new").iterdir())
+    right = sum(Path(row["path"]).name.startswith(row["class"]) for row in rows)
+    assert right > len(rows) / 2, "chance is a third"
+
+    longtail("export", run, "--to", "torch", "--out", "model.pt2")
+    facts = {"longtail.json": ""}
+    exported = torch.export.load("model.pt2", extra_files=facts).module()
+    names = json.loads(facts["longtail.json"])["class_names"]
+    pixels = np.stack([np.asarray(Image.open(row["path"]).convert("RGB"))[1:17, 1:17] for row in rows])
+    probabilities = exported(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
+    for row, p in zip(rows, probabilities.tolist()):
+        assert names[int(np.argmax(p))] == row["class"]
+        assert max(p) == pytest.approx(row["probability"], abs=1e-4)
