@@ -132,9 +132,10 @@ def test_priors_that_methods_assume(digits):
         ("logadj", {"tau": 0.5}, prior**0.5),
         ("crt", {}, np.ones(10)),
         ("elm", {}, np.ones(10)),
+        ("tau-norm", {}, np.ones(10)),
     ):
         model = quick(method, knobs=knobs, epochs=1).fit(X, y)
-        np.testing.assert_allclose(np.exp(model._log_source), expected / expected.sum(), atol=1e-9)
+        np.testing.assert_allclose(np.exp(model.reading_.log_prior), expected / expected.sum(), atol=1e-9)
 
 
 def test_ce_with_a_uniform_target_is_posthoc_logit_adjustment(digits):

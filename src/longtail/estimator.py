@@ -24,10 +24,10 @@ from .engine import recipe as recipes
 from .engine.embeddings import outputs
 from .engine.finish import after
 from .engine.net import needs_logits
+from .engine.reading import reading
 from .engine.train import Interrupted, fit
 from .errors import InputError
 from .evaluate.predictions import Part, Predictions
-from .losses import SigmoidFocal
 from .models import CosineHead
 from .plan import Plan
 
@@ -65,6 +65,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         classes_, n_features_in_, counts_: what was seen in ``fit``.
         module_: the network, float64 on the CPU; it takes standardised features.
         history_: one row an epoch, as in a run's ``metrics.jsonl``.
+        reading_: how the network's logits become probabilities, and the log-prior that those assume.
         validation_score_: balanced accuracy on the validation part where there is one, else None.
 
     ``fit(X, y, X_val=…, y_val=…)`` takes validation data of one's own, for early stopping and for methods that choose a
@@ -204,7 +205,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
                     assert predictions.train.embeddings is not None
                     embeddings = predictions.train.embeddings.double()
                     self._neighbours = (embeddings, train.labels, int(step["value"]))
-        self._log_source, self._scale, self._sigmoid = _reading(plan, self.counts_)
+        self.reading_ = reading(plan, self.counts_)
         self.module_ = module.double().eval().requires_grad_(False)
         self._n_features_out = int(module.embedding_size)  # type: ignore[arg-type]
         self.validation_score_ = None
@@ -219,7 +220,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
             if self._neighbours is not None:
                 known, labels, k = self._neighbours
                 logits = posthoc.knn(embeddings, known, labels, len(self.classes_), k).double()
-        return logits.sigmoid().log() if self._sigmoid else self._scale * logits
+        return self.reading_.scores(logits)
 
     def _features(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)
@@ -229,7 +230,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         logits: Array = self._logits(self._features(X)).numpy()
         if target is None:
             return logits
-        shift: Array = _log_prior(target, self.counts_, len(self.classes_)) - self._log_source.numpy()
+        shift: Array = _log_prior(target, self.counts_, len(self.classes_)) - self.reading_.log_prior.numpy()
         return logits + shift
 
     def decision_function(self, X: ArrayLike) -> Array:
@@ -302,31 +303,6 @@ def _predictions(module: nn.Module, train: Split, val: Split | None) -> Predicti
         head_weight=head.weight.detach(),
         head_bias=None if head.bias is None else head.bias.detach(),
     )
-
-
-def _reading(plan: Plan, counts: ClassCounts) -> tuple[Tensor, float, bool]:
-    """How to read the logits of a trained plan: the log-prior they assume, their scale, whether they are sigmoids'.
-
-    A softmax trained on ``f + other`` with class weights w, on batches of class frequencies q, makes f itself the
-    logits of a problem with prior ``∝ q·w·exp(−other)``: uniform for logit adjustment at τ = 1.
-    """
-    stage = plan.stages[-1]
-    prior = counts.prior.log()
-    if stage.sampler == "balanced" or any(p.kind == "tau-norm" for p in plan.posthoc):
-        prior = torch.zeros_like(prior)
-    scale, sigmoid = 1.0, False
-    for _, term in stage.objective.weighted:
-        if "logits" not in term.needs:
-            continue
-        vectors = term._vectors
-        sigmoid |= isinstance(term, SigmoidFocal)
-        if "weights" in vectors:
-            prior = prior + vectors["weights"].log()
-        if "other" in vectors:
-            prior = prior - vectors["other"]
-        if "scale" in vectors and bool((vectors["scale"] == vectors["scale"][0]).all()):
-            scale = float(vectors["scale"][0])
-    return prior.log_softmax(0), scale, sigmoid
 
 
 def _log_prior(target: Any, counts: ClassCounts, c: int) -> Array:

@@ -1,7 +1,148 @@
+"""``longtail predict``: a finished run classifies new images or features."""
+
 from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..engine.restore import Restored
+
+FORMATS = ("text", "csv", "json")
+FEATURES = (".npz", ".npy", ".csv", ".safetensors")
+
 
 def register(app: typer.Typer) -> None:
-    """Commands of this module, on their way."""
+    app.command("predict")(predict)
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(metavar="INPUTS...", help="Images or folders of them; .npz, .npy or .csv of features."),
+    ],
+    format: Annotated[str, typer.Option(help="text, csv or json.")] = "text",
+) -> None:
+    """Classify new images or features: path, class and its probability."""
+    from ..engine.restore import restore
+    from ..errors import unknown
+
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    restored = restore(run)
+    rows = _of_features(restored, inputs) if restored.kind == "features" else _of_images(restored, inputs)
+    _write(rows, format)
+
+
+def _of_images(restored: Restored, inputs: list[Path]) -> Iterator[tuple[str, str, float]]:
+    paths = [path for given in inputs for path in _images(given)]
+    at = 0
+    for probabilities in restored.of_images(paths):
+        names = [str(p) for p in paths[at : at + len(probabilities)]]
+        yield from _rows(names, probabilities, restored.class_names)
+        at += len(probabilities)
+
+
+def _of_features(restored: Restored, inputs: list[Path]) -> Iterator[tuple[str, str, float]]:
+    for path in inputs:
+        x = _features(path)
+        names = [f"{path}:{row}" for row in range(len(x))]
+        yield from _rows(names, restored.of_features(x), restored.class_names)
+
+
+def _rows(names: list[str], probabilities: Tensor, classes: list[str]) -> Iterator[tuple[str, str, float]]:
+    best, which = probabilities.max(1)
+    for name, p, c in zip(names, best.tolist(), which.tolist()):
+        yield name, classes[c], p
+
+
+def _images(given: Path) -> list[Path]:
+    """A file, or the images anywhere under a folder, in alphabetical order."""
+    from ..data.folder import SUFFIXES
+    from ..errors import InputError
+
+    if given.suffix in FEATURES:
+        raise InputError(f"the run was trained on images, and {given} holds features")
+    if not given.is_dir():
+        if not given.is_file():
+            raise InputError(f"there is no image or folder {given}")
+        return [given]
+    found = sorted(p for p in given.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+    if not found:
+        raise InputError(f"{given} has no image ({', '.join(SUFFIXES)})")
+    return found
+
+
+def _features(path: Path) -> Tensor:
+    """Features (N, K) from a file; of several arrays the one named features, x, …, or the only matrix."""
+    import numpy as np
+    import torch
+
+    from ..data.features import INPUTS
+    from ..errors import InputError
+
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    if path.suffix not in FEATURES:
+        raise InputError(f"the run was trained on features: {path} must end in {', '.join(FEATURES)}")
+    try:
+        arrays: dict[str, Any] = _read(path)
+    except Exception as error:  # every format has exceptions of its own
+        raise InputError(f"{path} cannot be read: {(str(error).splitlines() or ['it is broken'])[0]}") from None
+    named = [arrays[word] for word in INPUTS if word in arrays]
+    matrices = named or [a for a in arrays.values() if a.ndim == 2]
+    if not named and len(matrices) != 1:
+        raise InputError(f"{path} has {len(matrices)} matrices: name the one to classify {INPUTS[0]!r}")
+    x = np.asarray(matrices[0])
+    if x.ndim != 2 or x.dtype.kind not in "fiu" or not np.isfinite(x).all():
+        raise InputError(f"{path}: features must be finite numbers (N, K), got {x.dtype} of shape {x.shape}")
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import numpy as np
+
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as content:
+            return {key: content[key] for key in content.files}
+    if path.suffix == ".npy":
+        return {"features": np.load(path, allow_pickle=False)}
+    if path.suffix == ".safetensors":
+        from safetensors.numpy import load_file
+
+        return dict(load_file(path))
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = [row for row in csv.reader(file) if row]
+    if rows and not _is_number(rows[0][0]):
+        rows = rows[1:]  # a header
+    return {"features": np.array([[float(cell) for cell in row] for row in rows])}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _write(rows: Iterator[tuple[str, str, float]], format: str) -> None:
+    if format == "json":
+        found = [{"path": path, "class": name, "probability": round(p, 6)} for path, name, p in rows]
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    elif format == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(("path", "class", "probability"))
+        writer.writerows((path, name, f"{p:.6f}") for path, name, p in rows)
+    else:
+        for path, name, p in rows:
+            typer.echo(f"{path}\t{name}\t{p:.3f}")

@@ -1,0 +1,162 @@
+"""A finished run as something that classifies new inputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import methods, models, posthoc
+from ..counts import ClassCounts
+from ..data.dataset import Files, Split
+from ..data.files import open_image, reason
+from ..data.loader import Loader
+from ..errors import InputError
+from .reading import Reading, reading
+from .recipe import Recipe
+
+BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Restored:
+    """What a run learnt, ready for use.
+
+    Attributes:
+        kind, shape: what an input is: ``"features"`` (K,), ``"images"`` or ``"files"`` (channels, H, W).
+        mean, std: by channel, of pixels in [0, 1]; None leaves them as they are.
+        neighbours: training embeddings, their labels and k, where the run ended in k-NN.
+    """
+
+    model: nn.Module
+    class_names: list[str]
+    kind: str
+    shape: tuple[int, ...]
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    reading: Reading
+    neighbours: tuple[Tensor, Tensor, int] | None
+
+    @torch.no_grad()
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Probabilities (B, C) of normalised inputs."""
+        logits, embeddings = self.model(x)
+        if self.neighbours is not None:
+            known, labels, k = self.neighbours
+            logits = posthoc.knn(embeddings, known, labels, len(self.class_names), k)
+        return self.reading.scores(logits).softmax(1)
+
+    def of_images(self, paths: list[Path]) -> Iterator[Tensor]:
+        """Probabilities of image files, a batch at a time, prepared as the run's own test images were."""
+        if self.kind == "features":
+            raise InputError(f"the run was trained on {self.shape[0]} features a sample: give it an .npz, .npy or .csv")
+        for start in range(0, len(paths), BATCH):
+            yield self.probabilities(self._pixels(paths[start : start + BATCH]))
+
+    def of_features(self, x: Tensor) -> Tensor:
+        """Probabilities (N, C) of features (N, K)."""
+        if self.kind != "features":
+            raise InputError(f"the run was trained on images of shape {self.shape}, not on features")
+        if x.ndim != 2 or x.shape[1] != self.shape[0]:
+            raise InputError(f"the run was trained on {self.shape[0]} features a sample, got shape {tuple(x.shape)}")
+        return torch.cat([self.probabilities(part) for part in x.split(1000)])
+
+    def _pixels(self, paths: list[Path]) -> Tensor:
+        inputs: Tensor | Files = (
+            Files([str(p.absolute()) for p in paths], "/", self.shape[1])
+            if self.kind == "files"
+            else torch.stack([_whole_image(p, self.shape) for p in paths])
+        )
+        nothing = torch.zeros(len(paths), dtype=torch.int64)
+        loader = Loader(Split(inputs, nothing, nothing, self.mean, self.std), len(paths), train=False)
+        return next(loader.epoch(0)).inputs
+
+
+def _whole_image(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """A file as uint8 of the shape that an in-memory data set has: resized as a whole, not cropped."""
+    try:
+        pixels = open_image(path.read_bytes()).pixels(1)
+    except FileNotFoundError:
+        raise InputError(f"there is no image {path}") from None
+    except Exception as error:  # a broken image can make a decoder raise nearly anything
+        raise InputError(f"{path} is no readable image: {reason(error)}") from None
+    planes = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
+    if planes.shape[1:] != shape[1:]:
+        size = (shape[1], shape[2])
+        planes = torch.nn.functional.interpolate(planes[None], size, mode="bilinear", antialias=True)[0]
+    return planes.float().mean(0, keepdim=True).round().to(torch.uint8) if shape[0] == 1 else planes
+
+
+def restore(run: str | Path) -> Restored:
+    """Load a finished run's model and all that is needed to use it; no pickle is read."""
+    path = Path(run)
+    config, split, summary = (_json(path, name) for name in ("config.json", "split.json", "summary.json"))
+    if "input" not in split:
+        raise InputError(f"{path} does not say what its inputs look like (split.json lacks 'input'): run it again")
+    given = split["input"]
+    counts, shape = ClassCounts(split["counts"]), tuple(given["shape"])
+    plan = methods.build(config["method"], counts, **config["knobs"])
+    recipe = Recipe.from_dict(config["recipe"])
+    model = models.build(recipe.model, counts.num_classes, shape, head=plan.head, **recipe.model_options)
+    weights = path / "model.safetensors"
+    if not weights.is_file():
+        raise InputError(f"{path} has no model.safetensors: the weights of committed results are not kept")
+    _load(model, weights)
+    neighbours = None
+    for step in summary.get("posthoc") or ():
+        if step["kind"] == "knn":
+            neighbours = (*_training_embeddings(path), int(step["value"]))
+    return Restored(
+        model.eval().requires_grad_(False),
+        [str(name) for name in split["class_names"]],
+        given["kind"],
+        shape,
+        None if given["mean"] is None else tuple(given["mean"]),
+        None if given["std"] is None else tuple(given["std"]),
+        reading(plan, counts),
+        neighbours,
+    )
+
+
+def _json(path: Path, name: str) -> dict[str, Any]:
+    if not path.is_dir():
+        raise InputError(f"there is no run folder {path}")
+    file = path / name
+    if not file.is_file():
+        hint = (
+            "it is not finished: longtail train … --resume goes on" if name == "summary.json" else "it is no run folder"
+        )
+        raise InputError(f"{path} has no {name}: {hint}")
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file} is not readable as JSON: {error}") from None
+    return content
+
+
+def _load(model: nn.Module, path: Path) -> None:
+    from safetensors.torch import load_file
+
+    try:
+        model.load_state_dict(load_file(path))
+    except Exception as error:  # safetensors has an exception of its own
+        raise InputError(f"{path} does not hold the weights of this run: {reason(error)}") from None
+
+
+def _training_embeddings(path: Path) -> tuple[Tensor, Tensor]:
+    from safetensors import safe_open
+
+    file = path / "predictions.safetensors"
+    if not file.is_file():
+        raise InputError(f"{path} ended in k-NN and has no predictions.safetensors with the training embeddings")
+    try:
+        with safe_open(file, framework="pt") as content:
+            return content.get_tensor("train_embeddings").float(), content.get_tensor("train_labels").long()
+    except Exception as error:  # safetensors has an exception of its own
+        raise InputError(f"{file} does not hold the training embeddings that k-NN needs: {reason(error)}") from None

@@ -1,0 +1,160 @@
+"""A finished run as one file that runs without this package: torch.export's, or ONNX."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .engine.files import cannot_write
+from .engine.restore import Restored, restore
+from .errors import InputError, RunError, unknown
+
+FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
+TOLERANCE = 1e-4
+
+
+class Exported(nn.Module):
+    """Inputs to probabilities (B, C), normalisation included: images as float32 in [0, 1], or features as they are."""
+
+    def __init__(self, run: Restored) -> None:
+        super().__init__()
+        self.model, self.reading = run.model, run.reading
+        self.mean: Tensor | None
+        self.std: Tensor | None
+        self.register_buffer("mean", None if run.mean is None else torch.tensor(run.mean).view(-1, 1, 1))
+        self.register_buffer("std", None if run.std is None else torch.tensor(run.std).view(-1, 1, 1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        x = inputs if self.mean is None else inputs - self.mean
+        x = x if self.std is None else x / self.std
+        return self.reading.scores(self.model(x).logits).softmax(1)
+
+
+def export(run: str | Path, to: str, out: str | Path | None = None) -> Path:
+    """Write a run's model and check that the file says what the model says.
+
+    Args:
+        run: folder of a finished run.
+        to: ``"torch"`` (``torch.export``, read with ``torch.export.load``) or ``"onnx"``.
+        out: the file; by default ``model.pt2`` or ``model.onnx`` in the run folder.
+
+    The batch size is free. Class names and what an input is are inside: for torch an extra file ``longtail.json``, for
+    ONNX metadata under the key ``longtail``, JSON both.
+
+    Raises:
+        RunError: the written file disagrees with the model.
+    """
+    if to not in FORMATS:
+        raise unknown("format", to, FORMATS)
+    if to == "onnx":
+        _need_onnx()
+    restored = restore(run)
+    if restored.neighbours is not None:
+        raise InputError(
+            f"{run} ended in k-NN, which needs all training embeddings: export a run with a head, trained with "
+            "--set classifier=linear"
+        )
+    path = Path(out) if out is not None else Path(run) / f"model{FORMATS[to]}"
+    if path.suffix != FORMATS[to]:
+        raise InputError(f"a file for {to} must end in {FORMATS[to]}, got {path.name!r}")
+    if not path.parent.is_dir():
+        raise InputError(f"there is no folder {path.parent} to write {path.name} to")
+    given: dict[str, Any] = {"shape": list(restored.shape), "dtype": "float32"}
+    if restored.kind != "features":
+        given["range"] = [0, 1]
+    facts = {"class_names": restored.class_names, "input": given, "output": "probabilities"}
+    module = Exported(restored).eval()
+    try:
+        # Beside its place first: a file that is wrong or half written never takes it.
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
+            made = Path(folder) / path.name
+            write = _write_torch if to == "torch" else _write_onnx
+            write(module, restored.shape, made, facts)
+            _check(module, restored.shape, made, to)
+            os.replace(made, path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return path
+
+
+def _inputs(shape: tuple[int, ...], batch: int) -> Tensor:
+    generator = torch.Generator().manual_seed(batch)
+    return torch.rand((batch, *shape), generator=generator)
+
+
+def _program(module: nn.Module, shape: tuple[int, ...]) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch", min=1)
+    return torch.export.export(module, (_inputs(shape, 2),), dynamic_shapes={"inputs": {0: batch}})
+
+
+def _write_torch(module: nn.Module, shape: tuple[int, ...], path: Path, facts: dict[str, Any]) -> None:
+    torch.export.save(_program(module, shape), path, extra_files={"longtail.json": json.dumps(facts)})
+
+
+def _write_onnx(module: nn.Module, shape: tuple[int, ...], path: Path, facts: dict[str, Any]) -> None:
+    import onnx
+
+    # The exporter speaks of its own deprecations, and of torchvision's operators, which nobody uses here.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            _program(module, shape), input_names=["inputs"], output_names=["probabilities"], dynamo=True, verbose=False
+        )
+    assert program is not None
+    model = program.model_proto
+    entry = model.metadata_props.add()
+    entry.key, entry.value = "longtail", json.dumps(facts)
+    onnx.save_model(model, path)
+
+
+def _need_onnx() -> None:
+    missing = []
+    for package in ("onnx", "onnxscript"):
+        try:
+            __import__(package)
+        except (ImportError, RuntimeError, OSError):
+            missing.append(package)
+    if missing:
+        raise InputError(
+            f"export to onnx needs {' and '.join(missing)}: pip install 'longtail[export]', or use --to torch"
+        )
+
+
+def _check(module: nn.Module, shape: tuple[int, ...], path: Path, to: str) -> None:
+    """Run the file on batches of other sizes than it was traced with."""
+    run = _runner(path, to)
+    for batch in (1, 5):
+        x = _inputs(shape, batch)
+        with torch.no_grad():
+            expected = module(x)
+        got = run(x)
+        if got.shape != expected.shape or not torch.allclose(got, expected, atol=TOLERANCE, rtol=0):
+            worst = float((got - expected).abs().max()) if got.shape == expected.shape else float("nan")
+            raise RunError(
+                f"the exported model disagrees with the original by {worst:.2g} in a probability: not written"
+            )
+
+
+def _runner(path: Path, to: str) -> Any:
+    if to == "torch":
+        module = torch.export.load(path).module()
+        return lambda x: module(x).detach()
+    try:
+        import onnxruntime
+    except (ImportError, RuntimeError, OSError):
+        # Slow, but part of onnx itself: a file is never written unchecked.
+        from onnx.reference import ReferenceEvaluator
+
+        evaluator = ReferenceEvaluator(str(path))
+        return lambda x: torch.from_numpy(evaluator.run(None, {"inputs": x.numpy()})[0])
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda x: torch.from_numpy(session.run(None, {"inputs": x.numpy()})[0])
