@@ -124,7 +124,7 @@ def test_other_settings_go_to_another_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     paths = []
-    for extra in ([], ["--lr", "0.2"], ["--seed", "1"], ["--threads", "1"]):
+    for extra in ([], ["--lr", "0.2"], ["--seed", "1"], ["--threads", "2"]):
         code, out, _ = call(capsys, "train", "ce", "--data", "moons", "--epochs", 1, *extra)
         assert code == 0
         paths.append(out.splitlines()[-1])
@@ -162,7 +162,9 @@ def test_a_signal_saves_and_says_how_to_go_on(number: signal.Signals, tmp_path: 
     assert int(saved[-1].stem) >= json.loads(rows[-1])["step"]
 
 
-def test_compare_loses_nothing_to_a_run_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_loses_nothing_to_a_run_that_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = ["compare", "--methods", "ce,nope,elm", "--seeds", 2, "--epochs", 2, "--jobs", 2, "--out", tmp_path]
     code, out, err = call(capsys, *arguments)
     assert code == 1
@@ -178,7 +180,10 @@ def test_compare_loses_nothing_to_a_run_that_fails(tmp_path: Path, capsys: pytes
     # Finished runs are found again
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")}
     assert len(before) == 4
-    call(capsys, *arguments)
+    reported: list[Path] = []
+    monkeypatch.setattr("longtail.report.html.build", lambda paths, out: reported.extend(paths))
+    assert call(capsys, *arguments)[0] == 1
+    assert sorted(reported) == sorted(p.parent for p in before)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")} == before
 
 
@@ -192,7 +197,10 @@ def test_a_worker_that_dies_takes_only_its_run(tmp_path: Path, monkeypatch: pyte
     assert "its process ended with signal 9" in ends[1].error
 
 
-def test_sweep_chooses_on_validation_and_only_shows_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_chooses_on_validation_and_only_shows_test(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longtail.report.html.build", lambda paths, out: out)
     code, out, err = call(
         capsys, "sweep", "elm", "--grid", "lam=0,0.01", "--grid", "tau=0,1", "--seeds", 1, "--epochs", 3, "--jobs", 1,
         "--out", tmp_path,

@@ -213,3 +213,18 @@ def test_an_unwritable_folder_is_one_sentence(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(InputError, match=r"cannot write the run folder .*Permission denied"):
         do(replace(JOB, out=str(tmp_path / "run")))
+
+
+def test_a_mistake_that_shows_late_leaves_no_run_behind(tmp_path: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"))
+    with pytest.raises(InputError, match="augment"):
+        do(replace(job, augment="crop-flop"))
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {"lock"}
+    assert (do(job)[0] / "summary.json").exists()
+
+
+def test_resume_of_nothing_starts_afresh_and_says_so(tmp_path: Path) -> None:
+    path, said = do(replace(JOB, out=str(tmp_path / "run"), resume=True, epochs=1))
+    assert "has no usable checkpoint: starting afresh" in said
+    command = json.loads((path / "environment.json").read_text())["command"]
+    assert command == ["longtail", "train", "ce", "--data", "moons", "--epochs", "1", "--out", str(path)]

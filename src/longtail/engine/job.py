@@ -13,13 +13,14 @@ from torch import nn
 from .. import __version__, methods, models
 from ..data import Dataset, load
 from ..errors import InputError
+from ..margins import from_data
 from ..plan import Plan
 from . import distributed, recipe
-from .checkpoint import decode
+from .checkpoint import Checkpoint, decode
 from .finish import finish
 from .net import choose_precision
 from .recipe import Recipe
-from .run import RunFolder, command_line, default_folder, environment
+from .run import RunFolder, default_folder, environment
 from .settings import Job
 from .train import Interrupted, Watcher, fit
 
@@ -125,25 +126,40 @@ def execute(
                 say(f"{path} is finished: nothing to do (--force runs it again)")
                 ranks.bytes_from_first(b"finished")
                 return path
-            saved = run.latest(lambda text: say(f"warning: {text}")) if found == "resume" else None
-            if found == "resume":
-                say(f"going on from {path}" if saved else f"{path} has no usable checkpoint: starting afresh")
-            run.start(_split_facts(ready.data), environment(str(ready.device), command_line()), keep=found == "resume")
-            ranks.bytes_from_first(b"" if saved is None else saved)
-            state = decode(saved) if saved else None
-            run.forget_after(_epochs_done(ready.plan, ready.recipe, state.meta["at"]) if state else 0)
-            _introduce(ready, say)
-            fit(
-                ready.model, ready.plan, ready.data.train, ready.recipe,
-                seed=job.seed, device=ready.device, compile=job.compile, workers=job.workers, ranks=ranks,
-                watchers=[_Log(run), *watchers(ready, path)], state=state, save=run.save,
-                save_seconds=job.save_seconds, save_steps=job.save_steps, stop=stop,
-            )  # fmt: skip
-            distributed.leave()
-            if signal := stop():
-                raise Interrupted(signal)
-            finish(run, ready.model, ready.plan, ready.data, ready.device, job.seed, job.workers)
+            try:
+                _lead(job, ready, ranks, run, found == "resume", say, lambda: watchers(ready, path), stop)
+            except InputError:
+                # A mistake that shows only now must not leave a run behind that was never begun
+                if found == "fresh":
+                    run.withdraw()
+                raise
     return path
+
+
+def _lead(
+    job: Job,
+    ready: Prepared,
+    ranks: distributed.Ranks,
+    run: RunFolder,
+    goes_on: bool,
+    say: Callable[[str], None],
+    watchers: Callable[[], Sequence[Watcher]],
+    stop: Callable[[], int],
+) -> None:
+    """What the first rank does: train, and write everything."""
+    saved = run.latest(lambda text: say(f"warning: {text}")) if goes_on else None
+    if job.resume:
+        say(f"going on from {run.path}" if saved else f"{run.path} has no usable checkpoint: starting afresh")
+    run.start(_split_facts(ready.data), environment(str(ready.device), job.command()), keep=goes_on)
+    ranks.bytes_from_first(b"" if saved is None else saved)
+    state = decode(saved) if saved else None
+    run.forget_after(_epochs_done(ready.plan, ready.recipe, state.meta["at"]) if state else 0)
+    _introduce(ready, say)
+    _fit(job, ready, ranks, state, stop, watchers=[_Log(run), *watchers()], save=run.save)
+    distributed.leave()
+    if signal := stop():
+        raise Interrupted(signal)
+    finish(run, ready.model, ready.plan, ready.data, ready.device, job.seed, job.workers)
 
 
 def _follow(job: Job, ready: Prepared, ranks: distributed.Ranks, stop: Callable[[], int]) -> None:
@@ -151,12 +167,24 @@ def _follow(job: Job, ready: Prepared, ranks: distributed.Ranks, stop: Callable[
     saved = ranks.bytes_from_first(None)
     if saved == b"finished":
         return
+    _fit(job, ready, ranks, decode(saved) if saved else None, stop)
+    distributed.leave()
+
+
+def _fit(
+    job: Job,
+    ready: Prepared,
+    ranks: distributed.Ranks,
+    state: Checkpoint | None,
+    stop: Callable[[], int],
+    watchers: Sequence[Watcher] = (),
+    save: Callable[[int, bytes], None] | None = None,
+) -> None:
     fit(
         ready.model, ready.plan, ready.data.train, ready.recipe,
-        seed=job.seed, device=ready.device, compile=job.compile, workers=job.workers, ranks=ranks,
-        state=decode(saved) if saved else None, save_seconds=job.save_seconds, save_steps=job.save_steps, stop=stop,
+        seed=job.seed, device=ready.device, compile=job.compile, workers=job.workers, ranks=ranks, watchers=watchers,
+        state=state, save=save, save_seconds=job.save_seconds, save_steps=job.save_steps, stop=stop,
     )  # fmt: skip
-    distributed.leave()
 
 
 class _Log:
@@ -215,6 +243,7 @@ def _introduce(ready: Prepared, say: Callable[[str], None]) -> None:
         f"on {ready.device}, {torch.get_num_threads()} thread(s)"
     )
     if ready.plan.knobs:
-        say("  " + ", ".join(f"{k} = {v}" for k, v in ready.plan.knobs.items()))
+        shown = {k: from_data(v) if isinstance(v, dict) else v for k, v in ready.plan.knobs.items()}
+        say("  " + ", ".join(f"{k} = {v}" for k, v in shown.items()))
     for decision in ready.config["decisions"]:
         say(f"  {decision}")

@@ -65,9 +65,10 @@ class Live:
         self.task = self.bar.add_task("", total=1.0, text="")
         self.clock = _Clock()
         self.shown = 0.0
-        self.bar.start()
 
     def step(self, now: Progress) -> None:
+        if self.clock.began is None:
+            self.bar.start()
         self.clock.start(now)
         self.now = now
         # Ten times a second is as fast as anyone reads; more would cost a small network its speed

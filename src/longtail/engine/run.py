@@ -192,6 +192,11 @@ class RunFolder:
         write_json(self.path / "environment.json", self._environment)
         write_json(self.path / "summary.json", summary, indent=None)
 
+    def withdraw(self) -> None:
+        """Take back a run that never began; what has a checkpoint stays."""
+        if not any(self.checkpoints.glob("*.safetensors")):
+            self._clear()
+
     def _take_lock(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)

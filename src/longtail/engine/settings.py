@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -39,3 +40,26 @@ class Job:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def command(self) -> list[str]:
+        """The command that does this run.
+
+        >>> " ".join(Job("elm", seed=2, knobs={"lam": 0.1}, lr=0.2, out="here").command())
+        'longtail train elm --data digits-lt --seed 2 --set lam=0.1 --lr 0.2 --out here'
+        """
+        words = ["longtail", "train", self.method, "--data", self.data]
+        default = Job(self.method)
+        for name, value in asdict(self).items():
+            if name in ("method", "data", "under", "resume", "force", "save_steps") or value == getattr(default, name):
+                continue
+            if isinstance(value, Mapping):
+                option = {"options": "--option", "knobs": "--set"}[name]
+                words += [word for k, v in value.items() for word in (option, f"{k}={_text(v)}")]
+            else:
+                option = {"save_seconds": "--save-every"}.get(name, "--" + name.replace("_", "-"))
+                words += [option] if value is True else [option, str(value)]
+        return words
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

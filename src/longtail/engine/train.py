@@ -259,7 +259,7 @@ class Trainer:
             outputs = self.forward(batch.inputs)
         self.sums.count_alive(self.objective, batch.labels, batch.ids)
         loss, parts = self.objective(outputs, batch.labels, ids=batch.ids, return_parts=True)
-        self.sums.add(len(batch.labels), loss, parts)
+        self.sums.add(len(batch.labels) * self.ranks.world, loss, parts)
         if not math.isfinite(self.sums.last):
             values = ", ".join(f"{name} = {float(v):g}" for name, v in parts.items())
             raise RunError(
