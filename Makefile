@@ -28,8 +28,11 @@ check: $(STAMP)
 bench: $(STAMP)
 	for b in losses data train diagnostics; do $(PYTHON) benchmarks/$$b.py || exit 1; done
 
-docs: $(STAMP)
+$(VENV)/.docs: $(STAMP)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --site-dir site
 
 # Examples with large packages, in an environment of their own: the one above stays as it is

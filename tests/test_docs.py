@@ -76,9 +76,7 @@ def run(arguments: list[str]) -> None:
     from longtail.cli import main
 
     if arguments and arguments[0] in ("train", "compare", "sweep"):
-        arguments = smaller(
-            arguments, {"--epochs": "1"} | ({} if arguments[0] == "train" else {"--seeds": "1", "--jobs": "1"})
-        )
+        arguments = smaller(arguments, {"--epochs": "1"} | ({} if arguments[0] == "train" else {"--seeds": "1"}))
         if "photos" in arguments:
             arguments = [*arguments, "--option", "size=16", "--model", "mlp"]
     with pytest.raises(SystemExit) as done:
@@ -96,12 +94,23 @@ def smaller(arguments: list[str], options: dict[str, str]) -> list[str]:
 
 
 def save_nothing(figure, stem):
-    """Figures have tests of their own; drawing them in three formats is most of the time that a report takes."""
+    """Empty figures, without drawing them in three formats."""
     paths = [Path(f"{stem}.{kind}") for kind in ("png", "svg", "pdf")]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     return paths
+
+
+def run_here(jobs, workers, *, on_done, **_):
+    """One run after the other in this process, which has imported torch already."""
+    from longtail.engine.job import execute
+    from longtail.engine.pool import Outcome
+
+    outcomes = [Outcome(job, execute(job, say=print)) for job in jobs]
+    for i, outcome in enumerate(outcomes):
+        on_done(i, outcome)
+    return outcomes
 
 
 @pytest.fixture
@@ -111,6 +120,9 @@ def desk(tmp_path, monkeypatch):
     from sklearn.datasets import load_digits
 
     monkeypatch.chdir(tmp_path)
+    # test_story.py does all three for real; here they would be most of the time.
+    monkeypatch.setattr("longtail.engine.pool.run_all", run_here)
+    monkeypatch.setattr("longtail.evaluate.maps.tsne_map", lambda *_, **__: None)
     monkeypatch.setattr("longtail.report.figures.save", save_nothing)
     pixels, labels = load_digits(return_X_y=True)
     rows = ["image,label"]
