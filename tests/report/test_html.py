@@ -111,6 +111,11 @@ def test_one_bare_run_is_enough_and_the_page_is_reproducible(tmp_path):
     assert first == second
     assert [p.name for p in (tmp_path / "a" / "figures").glob("*.png")] == ["figure2-groups-digits-lt.png"]
     assert "1 run of 1 configuration" in first
+    (tmp_path / "a" / "figures" / "figure5-tsne-old.png").write_text("of an earlier report")
+    (tmp_path / "a" / "figures" / "mine.png").write_text("somebody's own")
+    html.build([run], tmp_path / "a")
+    left = sorted(p.name for p in (tmp_path / "a" / "figures").glob("*.png"))
+    assert left == ["figure2-groups-digits-lt.png", "mine.png"]
 
 
 def test_wrong_types_deep_inside_a_summary_do_not_break_the_page(tmp_path):

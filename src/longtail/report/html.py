@@ -20,6 +20,7 @@ from .grouping import DataSet, datasets, slug
 from .runs import Found
 from .tables import Table
 
+TITLE = "<title>Long-tail report</title>"
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
@@ -64,12 +65,23 @@ def write(found: Found, out: str | Path) -> Report:
         raise InputError(f"{out} is a file: --out must name a folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
+        _clear(out)
         report = _make(found, out)
         tables.write(report.tables, out / "tables")
         report.index.write_text(_page(report), encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write the report to {out}: {error.strerror or error}") from error
     return report
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier report left here, and nothing else: its tables and figures may not be made again."""
+    index = out / "index.html"
+    if not index.is_file() or TITLE not in index.read_text(encoding="utf-8", errors="replace"):
+        return
+    for pattern in ("figures/figure[1-7]-*.*", "tables/*.md", "tables/*.csv"):
+        for old in out.glob(pattern):
+            old.unlink()
 
 
 def write_docs(report: Report, page: str | Path) -> Path:
@@ -107,7 +119,7 @@ def _page(report: Report) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'
-        f"<title>Long-tail report</title>\n<style>\n{style}</style></head>\n<body>\n"
+        f"{TITLE}\n<style>\n{style}</style></head>\n<body>\n"
         f"<header><h1>Long-tail report</h1><p>{html.escape(_lead(report))}</p>{_navigation(report)}</header>\n"
         f"<main>{_warnings(report.notes)}{body}</main>\n"
         f"<footer><p>Made by longtail {html.escape(__version__)} from run folders alone. The paper is "

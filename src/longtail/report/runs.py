@@ -78,7 +78,8 @@ class Run:
 
     @property
     def options(self) -> dict[str, Any]:
-        return dict(self.config["data"].get("options") or {})
+        options = self.config["data"].get("options")
+        return dict(options) if isinstance(options, dict) else {}
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -242,7 +243,7 @@ def _load(path: Path, absent: str) -> dict[str, Any]:
         raise UnreadableError(absent)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UnreadableError(f"{path.name} cannot be read ({str(error).splitlines()[0]})") from None
     if not isinstance(data, dict):
         raise UnreadableError(f"{path.name} holds no mapping")
@@ -264,7 +265,11 @@ def _metrics(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
         return [], ["no metrics.jsonl"]
     lines: list[dict[str, Any]] = []
     bad = 0
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        return [], [f"metrics.jsonl cannot be read ({error.strerror})"]
+    for line in text.splitlines():
         try:
             data = json.loads(line)
         except ValueError:

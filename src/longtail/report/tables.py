@@ -274,17 +274,12 @@ def per_class(data: DataSet) -> Table:
     for c in range(data.counts.num_classes):
         row: list[Cell] = [c, names[c], int(data.counts.n[c]), groups[c]]
         for group in data.groups:
-            stat = Stat.of([_at(run.get("test", "per_class"), c) for run in group.runs])
+            stat = Stat.of([as_number(run.test["per_class"][c]) for run in group.runs])
             row.append(None if stat is None else Percent(stat.mean))
         rows.append(row)
     columns = ["Label", "Class", "Training samples", "Group", *(group.label for group in data.groups)]
     note = "Test accuracy in per cent, mean over seeds. Click a heading to sort by it, again to reverse."
     return Table(f"per-class-{slug(data.title)}", "Every class", columns, rows, note, sortable=True)
-
-
-def _at(values: Any, index: int) -> float | None:
-    value = values[index]
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def write(tables: Iterable[Table], folder: Any) -> None:
