@@ -119,7 +119,7 @@ def test_large_jpegs_are_decoded_small():
     opened = files.open_image(encoded(picture(1600, 1200)))
     assert opened.pixels(4).shape == (300, 400, 3)
     opened = files.open_image(encoded(picture(1600, 1200)))
-    whole = torch.from_numpy(files.open_image(encoded(picture(1600, 1200))).pixels(1))
+    whole = files.open_image(encoded(picture(1600, 1200))).pixels(1)
     exact = files._resize(whole, (256, 341))[:, 16:240, 58:282].int()
     assert (files.centre(opened, 224).int() - exact).abs().float().mean() < 2
     assert [files._reduction(have, 100) for have in (50, 199, 200, 400, 799, 800, 9999)] == [1, 1, 2, 4, 4, 8, 8]
@@ -132,6 +132,9 @@ def test_simplejpeg_gives_the_pixels_that_pillow_gives():
             fast, plain = files._open_simplejpeg(data), files._open_pillow(data)
             assert (fast.width, fast.height) == (plain.width, plain.height)
             assert np.array_equal(fast.pixels(reduce), plain.pixels(reduce))
+            box = (3, 5, 90, 171)
+            assert np.array_equal(fast.pixels(reduce, box), plain.pixels(reduce, box))
+            assert np.array_equal(fast.pixels(reduce, box), files._open_pillow(data).pixels(reduce, box))
     assert files._open_simplejpeg(encoded(picture(50, 50).convert("CMYK"))) is None
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,12 +21,20 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 ATTEMPTS = 10
 
 
+class Pixels(Protocol):
+    def __call__(self, reduce: int, box: Box | None = None) -> np.ndarray: ...
+
+
 class Opened(NamedTuple):
-    """An image whose header has been read: its size, and how to get its pixels (H, W, 3) reduced by 1, 2, 4 or 8."""
+    """An image whose header has been read.
+
+    ``pixels(reduce, box)`` decodes it at 1/1, 1/2, 1/4 or 1/8 of its size and gives the part in ``box`` (in pixels of
+    the whole image; None is all of it) as (H, W, 3). Several boxes of one image cost one decoding.
+    """
 
     width: int
     height: int
-    pixels: Callable[[int], np.ndarray]
+    pixels: Pixels
 
 
 def open_image(data: bytes) -> Opened:
@@ -33,10 +42,18 @@ def open_image(data: bytes) -> Opened:
     return (_open_simplejpeg(data) if data[:2] == b"\xff\xd8" else None) or _open_pillow(data)
 
 
-def _open_simplejpeg(data: bytes) -> Opened | None:
+@functools.cache  # an import that fails is searched for anew each time
+def _simplejpeg() -> Any:
     try:
         import simplejpeg
     except (ImportError, RuntimeError, OSError):
+        return None
+    return simplejpeg
+
+
+def _open_simplejpeg(data: bytes) -> Opened | None:
+    simplejpeg = _simplejpeg()
+    if simplejpeg is None:
         return None
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
@@ -45,10 +62,18 @@ def _open_simplejpeg(data: bytes) -> Opened | None:
     if colours in ("CMYK", "YCCK"):
         return None
 
-    def pixels(reduce: int) -> np.ndarray:
+    @functools.cache
+    def decoded(reduce: int) -> np.ndarray:
         least = {"min_height": -(-height // reduce), "min_width": -(-width // reduce)} if reduce > 1 else {}
-        decoded: np.ndarray = simplejpeg.decode_jpeg(data, **least)
-        return decoded
+        array: np.ndarray = simplejpeg.decode_jpeg(data, **least)
+        return array
+
+    def pixels(reduce: int, box: Box | None = None) -> np.ndarray:
+        whole = decoded(reduce)
+        if box is None:
+            return whole
+        left, top, right, bottom = _scaled(box, (width, height), (whole.shape[1], whole.shape[0]))
+        return whole[top:bottom, left:right]
 
     return Opened(width, height, pixels)
 
@@ -59,10 +84,11 @@ def _open_pillow(data: bytes) -> Opened:
     image = Image.open(io.BytesIO(data))
     width, height = image.size
 
-    def pixels(reduce: int) -> np.ndarray:
+    def pixels(reduce: int, box: Box | None = None) -> np.ndarray:
         if reduce > 1:
             image.draft(None, (width // reduce, height // reduce))  # other formats than JPEG ignore it
-        return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+        part: Any = image if box is None else image.crop(_scaled(box, (width, height), image.size))
+        return np.array(part if part.mode == "RGB" else part.convert("RGB"))
 
     return Opened(width, height, pixels)
 
@@ -106,8 +132,7 @@ class Reader:
 
     def __getitem__(self, job: ReadJob) -> tuple[np.ndarray, Tensor | str]:
         S, B = self.files.size, len(job.ids)
-        # Rows of RGB triples: what the decoder writes and the resizing kernel is fastest on.
-        out = torch.empty((max(len(job.views), 1) * B, S, S, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+        out = torch.empty((max(len(job.views), 1) * B, 3, S, S), dtype=torch.uint8)
         for k, i in enumerate(job.ids):
             try:
                 for v, square in enumerate(self.read(int(i), job, k)):
@@ -126,8 +151,7 @@ class Reader:
             size = image.width, image.height
             boxes = [ResizedCrop.box(*size, v["area"][k], v["ratio"][k], v["place"][k]) for v in job.views]
             reduce = _reduction(min(min(right - left, bottom - top) for left, top, right, bottom in boxes), S)
-            pixels = torch.from_numpy(image.pixels(reduce))
-            squares = [_resize(_cut(pixels, box, image), (S, S)) for box in boxes]
+            squares = [_resize(image.pixels(reduce, box), (S, S)) for box in boxes]
             return [square.flip(2) if v["flip"][k] else square for square, v in zip(squares, job.views)]
         except FileNotFoundError:
             raise InputError(f"there is no image {self.files.where(i)}") from None
@@ -141,7 +165,7 @@ def centre(image: Opened, size: int) -> Tensor:
     target = round(size * 256 / 224)
     scale = target / short
     shape = (max(round(image.height * scale), size), max(round(image.width * scale), size))
-    whole = _resize(torch.from_numpy(image.pixels(_reduction(short, target))), shape)
+    whole = _resize(image.pixels(_reduction(short, target)), shape)
     top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
     return whole[:, top : top + size, left : left + size]
 
@@ -151,16 +175,16 @@ def _reduction(have: int, need: int) -> int:
     return max(k for k in (1, 2, 4, 8) if k == 1 or have // k >= need)
 
 
-def _cut(pixels: Tensor, box: Box, image: Opened) -> Tensor:
-    height, width = pixels.shape[:2]
-    x, y = width / image.width, height / image.height
+def _scaled(box: Box, whole: tuple[int, int], decoded: tuple[int, int]) -> Box:
+    """``box`` in the pixels of the decoded image, at least one of them."""
+    x, y = decoded[0] / whole[0], decoded[1] / whole[1]
     left, top = int(box[0] * x), int(box[1] * y)
-    return pixels[top : max(round(box[3] * y), top + 1), left : max(round(box[2] * x), left + 1)]
+    return left, top, max(round(box[2] * x), left + 1), max(round(box[3] * y), top + 1)
 
 
-def _resize(pixels: Tensor, shape: tuple[int, int]) -> Tensor:
+def _resize(pixels: np.ndarray, shape: tuple[int, int]) -> Tensor:
     """(H, W, 3) to (3, *shape), bilinear with antialiasing: within one grey level of Pillow's."""
-    planes = pixels.permute(2, 0, 1)[None]
+    planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
     return interpolate(planes, shape, mode="bilinear", antialias=True)[0]
 
 
