@@ -48,47 +48,48 @@ class Lines:
 
 
 class Live:
-    """A line that follows the run, on a terminal; each epoch's result stays above it."""
+    """Three lines that follow the run, on a terminal; each epoch's result stays above them."""
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bar
+        from rich.live import Live as Screen
 
-        console = Console(stderr=True)
-        self.bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[text]}"),
-            console=console,
-        )
-        self.task = self.bar.add_task("", total=1.0, text="")
+        self.console = Console(stderr=True)
+        self.screen = Screen(console=self.console, auto_refresh=False, transient=True)
         self.clock = _Clock()
         self.shown = 0.0
 
     def step(self, now: Progress) -> None:
         if self.clock.began is None:
-            self.bar.start()
+            self.screen.start()
         self.clock.start(now)
         self.now = now
         # Ten times a second is as fast as anyone reads; more would cost a small network its speed
-        if time.monotonic() - self.shown < 0.1:
-            return
-        self.shown = time.monotonic()
+        if time.monotonic() - self.shown > 0.1:
+            self.shown = time.monotonic()
+            self.screen.update(self._lines(now), refresh=True)
+
+    def _lines(self, now: Progress) -> Any:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
         row = now.sums.row()
-        text = f"{describe(row)}, lr {now.lr:.4g}, {row['images_per_second']:.0f} images/s, {self.clock.left(now)} left"
-        name = f"{now.stage} {now.epoch}/{now.epochs}"
-        self.bar.update(self.task, completed=now.done, description=name, text=text)
+        place = f"{now.stage} {now.epoch}/{now.epochs}, step {now.step}/{now.steps}"
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(place, ProgressBar(1.0, now.done, width=20), f"{now.done:4.0%}, {self.clock.left(now)} left")
+        speed = f"lr {now.lr:.4g}, {row['images_per_second']:.0f} images/s"
+        return Group(bar, Text(describe(row), overflow="ellipsis", no_wrap=True), Text(speed))
 
     def epoch(self, row: dict[str, Any]) -> None:
-        self.bar.console.print(
-            f"epoch {row['epoch']}/{self.now.epochs} {row['stage']}: {describe(row)}", highlight=False
-        )
+        text = f"epoch {row['epoch']}/{self.now.epochs} {row['stage']}: {describe(row)}"
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
         if self.now.done >= 1:
             self.close()
 
     def close(self) -> None:
-        self.bar.stop()
+        self.screen.stop()
 
 
 class _Clock:
