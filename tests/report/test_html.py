@@ -125,8 +125,15 @@ def test_wrong_types_deep_inside_a_summary_do_not_break_the_page(tmp_path):
     variances = summary["diagnostics"]["margin_variance"]
     edit(other, "summary.json", diagnostics={"margin_variance": variances})
     summary = json.loads((run / "summary.json").read_text())
-    odd = {"margins": [], "dmax": "far", "labels": ["x", 99999], "margin_variance": {"test": [None, "a"]}, "knn": 3,
-           "tsne": {"x": [1], "y": [], "labels": None}, "embeddings2d": 7}  # fmt: skip
+    odd = {
+        "margins": [],
+        "dmax": "far",
+        "labels": ["x", 99999],
+        "margin_variance": {"test": [None, "a"]},
+        "knn": {"balanced": -1},
+        "tsne": {"x": [1], "y": [], "labels": None},
+        "embeddings2d": {"train": {"x": [1], "y": [2], "labels": [77]}},
+    }
     test = {**summary["test"], "balanced_ci": ["a", 1], "groups": None, "n": "many", "worst_class": []}
     edit(run, "summary.json", diagnostics=odd, theory=[], test=test)
     (run / "metrics.jsonl").write_text('{"alive": 5}\n{"alive": {"all": "x"}}\n[1]\n')

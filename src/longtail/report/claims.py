@@ -225,7 +225,7 @@ def _strength_claims(data: DataSet) -> Iterator[Claim]:
         at = f"λ = {knob_text(sweep.values[best])} against {knob_text(sweep.values[-1])}: "
         yield Claim(claim.text, where, at + claim.number, claim.verdict, f"{claim.note}; {picked}")
     zero = sweep.groups[0] if sweep.values[0] == 0 else partner(sweep.groups[0], data.plain("logadj"))
-    positive = [g for g, v in zip(sweep.groups, sweep.values) if v > 0]
+    positive = [g for g, v in zip(sweep.groups, sweep.values) if (as_number(v) or 0) > 0]
     if zero is None or not positive:
         lack = "needs a run of elm with lam=0, or of logadj under the same recipe"
         yield from (Claim(text, where, "–", NOT_TESTED, lack) for text in texts[1:])
@@ -264,7 +264,7 @@ def _neighbour_claims(data: DataSet) -> Iterator[Claim]:
             yield Claim(text, "Section 4.1", "–", NOT_TESTED, "the summaries hold no k-NN accuracy")
             continue
         rates = [v for group in groups if (v := value(group.first)) is not None]
-        half = Z95 * math.sqrt(sum(p * (1 - p) for p in rates) / size)
+        half = Z95 * math.sqrt(max(sum(p * (1 - p) for p in rates), 0.0) / max(size, 1.0))
         bounded = Difference(
             difference.value, difference.value - half, difference.value + half, difference.ahead, difference.seeds, ""
         )

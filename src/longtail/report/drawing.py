@@ -164,7 +164,8 @@ def _points(data: DataSet, *path: str) -> dict[str, dict[str, list[float]]]:
         points = group.first.get("diagnostics", *path)
         columns = [points.get(k) for k in ("x", "y", "labels")] if isinstance(points, dict) else []
         lists = [c for c in columns if isinstance(c, list) and c and all(as_number(v) is not None for v in c)]
-        if len(lists) == 3 and len({len(c) for c in lists}) == 1:
+        known = set(range(data.counts.num_classes))
+        if len(lists) == 3 and len({len(c) for c in lists}) == 1 and set(lists[2]) <= known:
             found[group.label] = dict(zip(("x", "y", "labels"), lists))
     return dict(list(found.items())[:6])
 
