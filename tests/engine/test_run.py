@@ -228,3 +228,24 @@ def test_resume_of_nothing_starts_afresh_and_says_so(tmp_path: Path) -> None:
     assert "has no usable checkpoint: starting afresh" in said
     command = json.loads((path / "environment.json").read_text())["command"]
     assert command == ["longtail", "train", "ce", "--data", "moons", "--epochs", "1", "--out", str(path)]
+
+
+def test_of_too_many_training_logits_only_margins_and_classes_are_kept(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from longtail.engine import finish
+    from longtail.evaluate import Predictions, diagnostics
+
+    monkeypatch.setattr(finish, "MOST_LOGITS", 1999)
+    path, _ = do(replace(JOB, out=str(tmp_path / "run")))
+    all_of_it, kept = (load_file(p / "predictions.safetensors") for p in (finished, path))
+    assert "train_logits" not in kept
+    assert bool((kept["train_predicted"] == all_of_it["train_logits"].argmax(1)).all())
+    expected = diagnostics.margins(all_of_it["train_logits"], all_of_it["train_labels"])
+    assert kept["train_margins"].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+    before, after = (json.loads((p / "summary.json").read_text()) for p in (finished, path))
+    assert after["train"] == pytest.approx(before["train"], rel=1e-5)
+    assert after["test"] == before["test"]
+    assert Predictions.load(path).train is None
+    with pytest.raises(InputError, match="moons is too large for k-NN"):
+        do(replace(JOB, method="supcon", out=str(tmp_path / "other")))

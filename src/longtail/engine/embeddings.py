@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,21 @@ def outputs(model: nn.Module, split: Split, device: torch.device, workers: int =
             logits.append(out.logits.float().cpu())
             embeddings.append(out.embeddings.float().cpu())
     return torch.cat(logits), torch.cat(embeddings)
+
+
+def margins_of(model: nn.Module, split: Split, device: torch.device, workers: int = 0) -> dict[str, Tensor]:
+    """The predicted class and the margin ``f_y − max_{y'≠y} f_y'`` of every sample (N,), without keeping its logits."""
+    loader = Loader(split, BATCH, train=False, device=device, workers=workers)
+    predicted: list[Tensor] = []
+    margins: list[Tensor] = []
+    with evaluating(model):
+        for batch in loader.epoch(0):
+            logits = cast(Any, model(batch.inputs)).logits.float()
+            own = logits.gather(1, batch.labels[:, None])
+            predicted.append(logits.argmax(1).cpu())
+            others = logits.scatter(1, batch.labels[:, None], -torch.inf)
+            margins.append((own[:, 0] - others.amax(1)).cpu())
+    return {"predicted": torch.cat(predicted), "margins": torch.cat(margins)}
 
 
 def class_means(model: nn.Module, split: Split, num_classes: int, device: torch.device, workers: int = 0) -> Tensor:

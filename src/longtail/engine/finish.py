@@ -14,13 +14,21 @@ from ..evaluate import neighbours
 from ..evaluate.predictions import Part, Predictions
 from ..evaluate.summary import summarise
 from ..plan import Plan
-from .embeddings import outputs
+from .embeddings import margins_of, outputs
 from .files import write_bytes
 from .run import RunFolder
 
+# Training logits beyond this many numbers are not kept: iNaturalist's would be 14 GB
+MOST_LOGITS = 10**8
+
+
+def too_many_logits(data: Dataset) -> bool:
+    """Whether of the training data only margins and predicted classes are kept."""
+    return len(data.train) * data.num_classes > MOST_LOGITS
+
 
 def predict(model: nn.Module, data: Dataset, device: torch.device, workers: int = 0) -> Predictions:
-    """Logits, embeddings and labels of all splits, and the head."""
+    """Logits, embeddings and labels of all splits, and the head; of too large a training split nothing."""
 
     def part(split: Split) -> Part:
         logits, embeddings = outputs(model, split, device, workers)
@@ -28,7 +36,7 @@ def predict(model: nn.Module, data: Dataset, device: torch.device, workers: int 
 
     head: Any = model.head
     return Predictions(
-        train=part(data.train),
+        train=None if too_many_logits(data) else part(data.train),
         val=None if data.val is None else part(data.val),
         test=part(data.test),
         head_weight=head.weight.detach().cpu(),
@@ -99,15 +107,25 @@ def finish(
 
     predictions, steps = after(model, plan, predict(model, data, device, workers))
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in predictions.to_tensors().items()}
+    if predictions.train is None:
+        brief = margins_of(model, data.train, device, workers)
+        tensors |= {"train_labels": data.train.labels.clone()} | {f"train_{name}": t for name, t in brief.items()}
     write_bytes(run.path / "predictions.safetensors", save(tensors))
     weights = {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
     write_bytes(run.path / "model.safetensors", save(weights))
     summary = summarise(
         predictions, data.counts, class_names=data.class_names, alpha=_alpha(plan), seed=seed, posthoc=steps
     )
+    if predictions.train is None:
+        summary["train"] = _train_accuracy(tensors["train_predicted"] == data.train.labels, data.train.labels)
     parts = {name: summary[name] for name in ("val", "test") if summary[name]}
     run.add_to_last_row(**{k: {"balanced": v["balanced"], "accuracy": v["accuracy"]} for k, v in parts.items()})
     run.finish(summary)
+
+
+def _train_accuracy(correct: Tensor, labels: Tensor) -> dict[str, float]:
+    hits, n = torch.bincount(labels, correct.double()), torch.bincount(labels)
+    return {"accuracy": float(correct.double().mean()), "balanced": float((hits[n > 0] / n[n > 0]).mean())}
 
 
 def _alpha(plan: Plan) -> Tensor | None:

@@ -17,7 +17,7 @@ from ..margins import from_data
 from ..plan import Plan
 from . import distributed, recipe
 from .checkpoint import Checkpoint, decode
-from .finish import finish
+from .finish import finish, too_many_logits
 from .net import choose_precision
 from .recipe import Recipe
 from .run import RunFolder, default_folder, environment
@@ -57,6 +57,8 @@ def prepare(job: Job) -> Prepared:
                 f"{job.method} chooses {step.knob} on validation data, and {job.data} has none: "
                 "--option holdout=0.1 takes a tenth of the training data for it"
             )
+        if step.kind == "knn" and too_many_logits(data):
+            raise InputError(f"{job.data} is too large for k-NN: --set classifier=linear learns a linear head instead")
     how = _recipe(job, data)
     torch.manual_seed(job.seed)
     options = {k: v for k, v in how.model_options.items() if k != "head"}
@@ -208,7 +210,8 @@ def space_needed(ready: Prepared) -> int:
     """Bytes that the run will write: three checkpoints at once (weights, momentum, average), and the predictions."""
     weights = 4 * models.parameter_count(ready.model)
     data, width = ready.data, ready.data.num_classes + int(ready.model.embedding_size)  # type: ignore[arg-type]
-    samples = sum(len(split) for split in (data.train, data.val, data.test) if split is not None)
+    whole = [data.val, data.test] if too_many_logits(data) else [data.train, data.val, data.test]
+    samples = sum(len(split) for split in whole if split is not None)
     return 10 * weights + 4 * samples * width + 1_000_000
 
 

@@ -10,6 +10,8 @@ A file of predictions is ``.safetensors`` or ``.npz`` (read without pickle) with
 ``counts``                                       optional, (C,): training samples a class; else from ``train_labels``
 ``head_weight``, ``head_bias``                   optional, (C, K) and (C,): the last layer, for τ-normalisation; with
                                                  embeddings, logits may be left out
+``train_predicted``, ``train_margins``           (N,) each, in place of training logits of more than 10⁸ numbers:
+                                                 there is no train part then
 ===============================================  ==================================================================
 """
 
@@ -122,6 +124,8 @@ class Predictions:
         if len(named) < len(tensors):
             twice = next(k for k in _FIELDS if k in tensors and f"test_{k}" in tensors)
             raise InputError(f"{twice} is short for test_{twice}, and both are there: keep one of the two")
+        if "train_predicted" in named:
+            named = {k: v for k, v in named.items() if not k.startswith("train_")}
         valid = [f"{part}_{field}" for part in PARTS for field in _FIELDS] + [*_HEAD, "counts"]
         for name in named:
             if name not in valid:
