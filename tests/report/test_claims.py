@@ -98,6 +98,16 @@ def test_the_papers_claims_on_runs_drawn_as_it_says(four):
     assert found["An embedding margin helps: one-stage DRO-LT is above CE"].verdict in ("contradicted", "undecided")
 
 
+def test_the_rule_for_verdicts_is_printed_and_does_not_claim_intervals_that_are_not_there(four):
+    table = claims.table(four)
+    assert table.note == claims.RULE
+    for row in table.rows:
+        if row[0].startswith("d_max"):
+            assert "[" not in row[2]
+            assert row[4].startswith("no interval")
+    assert "d_max: no interval" in table.note
+
+
 def test_what_was_not_run_is_not_tested_and_says_what_is_needed(tmp_path):
     make_run(tmp_path / "elm", "elm")
     found = by_text(read(tmp_path))

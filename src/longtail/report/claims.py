@@ -1,7 +1,7 @@
 """The paper's claims, each as a number from the runs with a verdict.
 
-Verdicts: *confirmed* and *contradicted* only where the 95 % interval leaves out 0 and every seed agrees (with the words
-"one seed" where there is one: then the luck of training is not covered); *undecided* otherwise; *not tested* with what
+Verdicts: *confirmed* and *contradicted* as far as ``RULE`` says, which is printed below the table, since not every number
+has the same kind of interval; *undecided* otherwise; *not applicable* for an empty group; *not tested* with what
 would be needed. A claim is tested at the methods' default knobs and under equal model, epochs and recipe.
 """
 
@@ -21,6 +21,12 @@ from .tables import Table
 
 NOT_TESTED = "not tested"
 OURS = "ours, not the paper's"
+RULE = (
+    "Accuracies: “confirmed” and “contradicted” need a 95 % interval over test samples without 0 and all paired seeds on "
+    "one side. Margin variances: a 95 % interval over classes, seeds averaged. d_max: no interval, only whether all "
+    "seeds (two or more) have the same sign, which two seeds do by chance half of the time. “One seed”: the luck of "
+    "training is not covered. Many claims are tested and no interval is widened for that."
+)
 
 
 @dataclass(frozen=True)
@@ -58,11 +64,7 @@ def check(data: DataSet) -> list[Claim]:
 def table(data: DataSet) -> Table:
     rows: list[list[Any]] = [[c.text, c.where, c.number, c.verdict, c.note] for c in check(data)]
     columns = ["The paper's claim", "Where", "Our number", "Verdict", "Remark"]
-    note = (
-        "Differences with 95 % intervals over test samples. “confirmed” and “contradicted” need an interval without 0 "
-        "and all seeds on one side; “one seed” means that the luck of training is not covered."
-    )
-    return Table(f"claims-{slug(data.title)}", f"The paper's claims on {data.title}", columns, rows, note)
+    return Table(f"claims-{slug(data.title)}", f"The paper's claims on {data.title}", columns, rows, RULE)
 
 
 def _compared(data: DataSet, text: str, where: str, first: str, second: str, part: str = "balanced") -> Claim:

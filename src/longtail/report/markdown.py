@@ -21,8 +21,7 @@ def results_page(sets: Sequence[DataSet], found: Found, pictures: Mapping[str, S
     parts = [
         "# Results",
         "This page is generated from run folders by `longtail report … --docs`; edit nothing here. The paper is "
-        f"{paper.TITLE}. A difference is called confirmed or contradicted only where its 95 % interval over test "
-        "samples leaves out 0 and all seeds agree.",
+        f"{paper.TITLE}. What a verdict on a claim rests on is said below each table of claims.",
         "## What was run and what was not",
         details.not_run(sets).markdown(),
     ]
