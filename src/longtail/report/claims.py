@@ -1,7 +1,7 @@
 """The paper's claims, each as a number from the runs with a verdict.
 
-Verdicts: *confirmed* and *contradicted* as far as ``RULE`` says, which is printed below the table, since not every number
-has the same kind of interval; *undecided* otherwise; *not applicable* for an empty group; *not tested* with what
+Verdicts: *confirmed* and *contradicted* as far as ``RULE`` says, which is printed below the table, since not every
+number has the same kind of interval; *undecided* otherwise; *not applicable* for an empty group; *not tested* with what
 would be needed. A claim is tested at the methods' default knobs and under equal model, epochs and recipe.
 """
 
@@ -22,8 +22,8 @@ from .tables import Table
 NOT_TESTED = "not tested"
 OURS = "ours, not the paper's"
 RULE = (
-    "Accuracies: “confirmed” and “contradicted” need a 95 % interval over test samples without 0 and all paired seeds on "
-    "one side. Margin variances: a 95 % interval over classes, seeds averaged. d_max: no interval, only whether all "
+    "Accuracies: “confirmed” and “contradicted” need a 95 % interval over test samples without 0 and all paired seeds "
+    "on one side. Margin variances: a 95 % interval over classes, seeds averaged. d_max: no interval, only whether all "
     "seeds (two or more) have the same sign, which two seeds do by chance half of the time. “One seed”: the luck of "
     "training is not covered. Many claims are tested and no interval is widened for that."
 )
