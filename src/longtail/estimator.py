@@ -34,7 +34,7 @@ from .plan import Plan
 # Chosen on the validation part of CIFAR100-LT features, as the defaults of the estimator were.
 _COSINE_SCALE = 16.0
 _INPUT_NORM = 4.0
-_STEPS = 400
+_STEPS = 600
 
 Array = NDArray[Any]
 
@@ -50,7 +50,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
     Args:
         method: any of ``longtail.methods.names()``; ``knobs`` are its settings.
         hidden: sizes of the hidden layers; ``()`` is a linear model.
-        epochs: passes over the data; by default 20, and more on small data: 400 steps at least.
+        epochs: passes over the data; by default 20, and more on small data: 600 steps at least.
         batch_size: by default 256, less on small data.
         early_stopping: hold out ``validation_fraction`` of every class that has two samples (at least one of each),
             stop after ``n_iter_no_change`` epochs without a better balanced accuracy there, and keep the best epoch's
@@ -118,7 +118,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"a classifier needs at least two classes, got 1 class: {self.classes_[0]!r}")
+            raise InputError(f"a classifier needs at least two classes, got 1 class: {self.classes_[0]}")
         labels = torch.from_numpy(codes.astype(np.int64))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         held = self._validation(X_val, y_val)
@@ -144,7 +144,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         x, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
-            raise InputError(f"y_val has the class {unknown[0]!r}, which y does not have")
+            raise InputError(f"y_val has the class {unknown[0]}, which y does not have")
         return x, torch.from_numpy(np.searchsorted(self.classes_, y).astype(np.int64))
 
     def _set_scale(self, X: Array, codes: Array) -> None:
@@ -187,6 +187,12 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
     def _network(self, plan: Plan, features: int) -> nn.Module:
         c = len(self.classes_)
         module = models.build("mlp", c, (features,), head=plan.head, hidden=tuple(self.hidden), skip=True)
+        for layer in module.layers:  # type: ignore[union-attr]
+            if isinstance(layer, nn.Linear):
+                # Fan-out, so that hidden layers are as long as the input (‖x‖ ≈ 4), however few features it has; and
+                # kinks spread over the data, where with biases of 0 they would all pass through its centre.
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.normal_(layer.bias, std=_INPUT_NORM * math.sqrt(2 / layer.out_features))
         of_the_head = plan.head_bias is not None or any(p.kind == "tau-norm" for p in plan.posthoc)
         of_the_head |= any(s.trains == "scale" for s in plan.stages)
         if plan.head == "linear" and self.hidden and not of_the_head:
