@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -14,11 +15,19 @@ import pytest
 
 from longtail import methods
 from longtail.cli import main
+from longtail.engine import finish
 from longtail.engine.pool import run_all
 from longtail.engine.settings import Job
+from longtail.evaluate import summary
 
 LONGTAIL = [sys.executable, "-m", "longtail"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(autouse=True)
+def no_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of this process leave out t-SNE, which takes longer than their training and is tested elsewhere."""
+    monkeypatch.setattr(finish, "summarise", functools.partial(summary.summarise, tsne=False))
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -36,13 +45,13 @@ def test_every_method_trains_two_epochs(method: str, tmp_path: Path, capsys: pyt
     assert out.splitlines()[-1] == str(tmp_path / "run")
     assert err.count("epoch ") >= 2
     assert "momentum 0.9" in err
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["test"]["n"] == 400
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert found["test"]["n"] == 400
     plan = json.loads((tmp_path / "run" / "config.json").read_text())
     assert plan["method"] == method
     built = methods.build(method, json.loads((tmp_path / "run" / "split.json").read_text())["counts"])
-    assert [step["kind"] for step in summary["posthoc"]] == [step.kind for step in built.posthoc]
-    for step in summary["posthoc"]:
+    assert [step["kind"] for step in found["posthoc"]] == [step.kind for step in built.posthoc]
+    for step in found["posthoc"]:
         # The knob is the best on validation data
         assert max(step["val"].values()) == step["val"][f"{step['value']:g}"]
 
@@ -211,7 +220,7 @@ def test_sweep_chooses_on_validation_and_only_shows_test(
         knobs = json.loads((path / "config.json").read_text())["knobs"]
         found[f"lam={knobs['lam']:g}, tau={knobs['tau']:g}"] = json.loads((path / "summary.json").read_text())
     assert len(found) == 4
-    best = max(summary["val"]["balanced"] for summary in found.values())
+    best = max(one["val"]["balanced"] for one in found.values())
     chosen = [line for line in out.splitlines() if "chosen on val" in line]
     assert len(chosen) == 1
     assert found[chosen[0].split("│")[1].strip()]["val"]["balanced"] == best

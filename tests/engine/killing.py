@@ -7,6 +7,7 @@ happened as JSON.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from longtail.engine import finish  # noqa: F401  all imports before the first fork
+from longtail.engine import finish
 from longtail.engine.job import execute
 from longtail.engine.settings import Job
 
@@ -58,6 +59,7 @@ def life(job: Job, log: Path, slow: bool = False, die_at_flush: int = 0) -> int:
 
 def main(folder: Path, seed: int, settings: dict[str, object]) -> None:
     torch.set_num_threads(1)
+    finish.summarise = functools.partial(finish.summarise, tsne=False)  # takes longer than the training
     chance = random.Random(seed)
     log = folder / "log"
     whole = Job(**settings, out=str(folder / "whole"))

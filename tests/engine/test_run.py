@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from longtail.engine import finish
 from longtail.engine import run as runs
 from longtail.engine.job import execute
 from longtail.engine.settings import Job
@@ -25,6 +28,14 @@ def do(job: Job, **options: Any) -> tuple[Path, str]:
     said: list[str] = []
     path = execute(job, say=said.append, **options)
     return path, "\n".join(said)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_map() -> Iterator[None]:
+    """Leave out t-SNE, which takes longer than the training here and is tested elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finish, "summarise", functools.partial(finish.summarise, tsne=False))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +244,6 @@ def test_resume_of_nothing_starts_afresh_and_says_so(tmp_path: Path) -> None:
 def test_of_too_many_training_logits_only_margins_and_classes_are_kept(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from longtail.engine import finish
     from longtail.evaluate import Predictions, diagnostics
 
     monkeypatch.setattr(finish, "MOST_LOGITS", 1999)
