@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 # What each example needs beyond the package itself
@@ -20,6 +21,8 @@ LIGHT = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem not in HEAVY)
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     """Runs an example as `python examples/NAME.py` would, in this process, which has imported torch already."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small networks: more threads only wait for each other
 
     def run(name: str) -> str:
         monkeypatch.chdir(tmp_path)
@@ -27,7 +30,8 @@ def run(tmp_path, monkeypatch, capsys):
         assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
         return capsys.readouterr().out
 
-    return run
+    yield run
+    torch.set_num_threads(threads)
 
 
 def balanced(output: str) -> list[float]:
