@@ -17,8 +17,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(VENV)/bin/longtail compare --out demo
 
+# One process a core, each with one thread: torch's own threads would only get in each other's way
 test: check
-	$(PYTHON) -m pytest
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n auto --dist worksteal
 
 check: $(STAMP)
 	$(VENV)/bin/ruff check src tests benchmarks examples
