@@ -83,7 +83,6 @@ def cb_focal(counts: ClassCounts, gamma: float = 1.0, beta: float = 0.9999) -> d
     return {
         "stages": (Stage("train", Objective((1.0, loss))),),
         "head_bias": -math.log(max(counts.num_classes - 1, 1)),
-        "decay_head_bias": False,
     }
 
 

@@ -57,8 +57,7 @@ class Plan:
     Attributes:
         knobs: the method's settings as plain data, complete: with the method's name they rebuild the plan.
         head: which classifier the network ends in.
-        head_bias: what the head's bias starts at (None: zero).
-        decay_head_bias: whether weight decay acts on it.
+        head_bias: what the head's bias starts at (None: zero); like every bias it does not decay.
         notes: what a reader should know of the choices, one sentence each.
     """
 
@@ -68,7 +67,6 @@ class Plan:
     posthoc: tuple[Posthoc, ...] = ()
     head: Literal["linear", "cosine"] = "linear"
     head_bias: float | None = None
-    decay_head_bias: bool = True
     notes: tuple[str, ...] = ()
     declared: Mapping[str, bool | None] = field(default_factory=dict)
 

@@ -13,6 +13,7 @@ from ..data import Dataset, Split
 from ..evaluate import neighbours
 from ..evaluate.predictions import Part, Predictions
 from ..evaluate.summary import summarise
+from ..margins import PerClass
 from ..plan import Plan
 from .embeddings import margins_of, outputs
 from .files import write_bytes
@@ -128,10 +129,11 @@ def _train_accuracy(correct: Tensor, labels: Tensor) -> dict[str, float]:
     return {"accuracy": float(correct.double().mean()), "balanced": float((hits[n > 0] / n[n > 0]).mean())}
 
 
-def _alpha(plan: Plan) -> Tensor | None:
-    """The embedding margin that the plan trained with, (C,), or None."""
+def _alpha(plan: Plan) -> PerClass | None:
+    """The embedding margin that the plan trained with, or None."""
     for stage in plan.stages:
         for weight, term in stage.objective.weighted:
-            if weight and "alpha" in term._vectors:
-                return term._vectors["alpha"]
+            alpha = getattr(term, "alpha", None)
+            if weight and isinstance(alpha, PerClass):
+                return alpha
     return None
