@@ -101,8 +101,8 @@ def test_units_do_not_matter(digits):
 def test_a_nonlinear_problem():
     X, y = make_moons((400, 20), noise=0.1, random_state=0)
     Xt, yt = make_moons(500, noise=0.1, random_state=1)
-    assert LongTailClassifier(random_state=0).fit(X, y).score(Xt, yt) > 0.97
-    assert LongTailClassifier(hidden=(), random_state=0).fit(X, y).score(Xt, yt) < 0.95
+    assert LongTailClassifier(random_state=0).fit(X, y).score(Xt, yt) > 0.95
+    assert LongTailClassifier(hidden=(), random_state=0).fit(X, y).score(Xt, yt) < 0.92
 
 
 def test_probabilities_and_target_prior(digits):
@@ -135,7 +135,7 @@ def test_priors_that_methods_assume(digits):
         ("tau-norm", {}, np.ones(10)),
     ):
         model = quick(method, knobs=knobs, epochs=1).fit(X, y)
-        np.testing.assert_allclose(np.exp(model.reading_.log_prior), expected / expected.sum(), atol=1e-9)
+        np.testing.assert_allclose(model.reading_.log_prior.exp().numpy(), expected / expected.sum(), atol=1e-9)
 
 
 def test_ce_with_a_uniform_target_is_posthoc_logit_adjustment(digits):

@@ -33,7 +33,7 @@ from .plan import Plan
 
 # Chosen on the validation part of CIFAR100-LT features, as the defaults of the estimator were.
 _COSINE_SCALE = 16.0
-_INPUT_NORM = 4.0
+_INPUT_NORM = 2.0
 _STEPS = 600
 
 Array = NDArray[Any]
@@ -148,7 +148,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         return x, torch.from_numpy(np.searchsorted(self.classes_, y).astype(np.int64))
 
     def _set_scale(self, X: Array, codes: Array) -> None:
-        """What features are shifted by and multiplied with, so that ‖x‖ is about 4 whatever their number."""
+        """What features are shifted by and multiplied with, so that ‖x‖ is about 2 whatever their number."""
         X = X.astype(np.float64)
         n = np.bincount(codes).astype(np.float64)
         mean, total = X.mean(0), X.var(0)
@@ -189,7 +189,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         module = models.build("mlp", c, (features,), head=plan.head, hidden=tuple(self.hidden), skip=True)
         for layer in module.layers:  # type: ignore[union-attr]
             if isinstance(layer, nn.Linear):
-                # Fan-out, so that hidden layers are as long as the input (‖x‖ ≈ 4), however few features it has; and
+                # Fan-out, so that hidden layers are as long as the input (‖x‖ ≈ 2), however few features it has; and
                 # kinks spread over the data, where with biases of 0 they would all pass through its centre.
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
                 nn.init.normal_(layer.bias, std=_INPUT_NORM * math.sqrt(2 / layer.out_features))
