@@ -38,7 +38,7 @@ def test_from_class_folders_to_an_exported_model(tmp_path, monkeypatch, longtail
     example.write_folders(tmp_path / "photos", COUNTS, tmp_path / "new", held_back=6, side=18)
 
     small = ("--option", "size=16", "--model", "resnet20", "--epochs", 12, "--batch-size", 16)
-    table = longtail("compare", "--data", "photos", "--methods", "ce,elm", "--seeds", 1, "--jobs", 1, *small)
+    table = longtail("compare", "--data", "photos", "--methods", "ce,elm", "--seeds", 1, "--jobs", 2, *small)
     assert "ce" in table
     assert "elm" in table
     (run,) = Path("runs").glob("*elm*")
