@@ -171,9 +171,9 @@ def test_proposition2_corrected_holds_in_200_of_200_draws(record_property):
         unprotected += found.corrected.empirical >= risk
         totals.append(found.corrected.total)
         printed.append(found.printed.total)
-    record_property("true risk", risk)
-    record_property("corrected bound, mean", np.mean(totals))
-    record_property("printed bound, mean", np.mean(printed))
+    record_property("true risk", float(risk))
+    record_property("corrected bound, mean", float(np.mean(totals)))
+    record_property("printed bound, mean", float(np.mean(printed)))
     assert held == 200
     assert 60 < unprotected < 140  # the empirical term alone is above the risk about half of the time
     assert risk < np.mean(printed) < np.mean(totals)

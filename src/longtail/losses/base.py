@@ -84,6 +84,7 @@ class Term(nn.Module):
     ) -> Tensor:
         """The values (B,). ``keys`` replace the batch as positives and negatives; ``beside`` (a memory's) join it."""
         out = self._checked(outputs, labels, keys, ids)
+        labels = labels if labels.is_floating_point() else labels.long()  # uint8 would index as a mask
         if keys is not None:
             like = out.embeddings
             assert like is not None

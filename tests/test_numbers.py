@@ -1,0 +1,57 @@
+"""No number is typed: README's table and the page of results say what `results/` holds."""
+
+import json
+import re
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from longtail.report import html, runs
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+
+
+def readme_table(data: str) -> str:
+    """The table that README must have for the demo's methods, from the runs in results/DATA."""
+    values: dict[str, list[list[float]]] = defaultdict(list)
+    for folder in sorted((RESULTS / data).iterdir()):
+        method = json.loads((folder / "config.json").read_text())["method"]
+        test = json.loads((folder / "summary.json").read_text())["test"]
+        values[method].append([test["balanced"], *(test["groups"][g]["accuracy"] for g in ("head", "torso", "tail"))])
+    lines = ["| method | balanced accuracy (%) | head | torso | tail |", "|---|---|---|---|---|"]
+    for method in ("ce", "logadj", "elm"):
+        columns = zip(*values[method])
+        cells = [f"{100 * statistics.fmean(c):.1f} ± {100 * statistics.stdev(c):.1f}" for c in columns]
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def test_the_readme_s_table_is_what_the_results_say():
+    text = (ROOT / "README.md").read_text()
+    block = re.search(r"<!-- results:digits-lt -->\n(.*?)\n<!-- /results -->", text, re.S)
+    assert block, "README has no results block"
+    assert block[1] == readme_table("digits-lt")
+
+
+def test_the_page_of_results_is_generated_from_the_results(tmp_path):
+    report = html.write(runs.find([RESULTS]), tmp_path / "report")
+    html.write_docs(report, tmp_path / "results.md")
+    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
+
+
+@pytest.mark.parametrize("folder", sorted(p.parent for p in RESULTS.rglob("config.json")), ids=lambda p: p.name)
+def test_every_result_says_how_it_was_made(folder):
+    config, environment = (json.loads((folder / f).read_text()) for f in ("config.json", "environment.json"))
+    assert config["seed"] >= 0
+    assert config["epochs"] >= 1
+    assert config["recipe"]
+    assert re.fullmatch(r"[0-9a-f]{40}", environment["git"]), "made from a clean, committed tree"
+    assert environment["machine"]["cores"]
+    assert not re.search(r"/(tmp|home|root|work)/", json.dumps([config, environment])), "no path of somebody's machine"
+
+
+def test_results_stay_small():
+    assert sum(p.stat().st_size for p in RESULTS.rglob("*") if p.is_file()) < 20_000_000
