@@ -154,7 +154,7 @@ def _runner(path: Path, to: str) -> Any:
         # Slow, but part of onnx itself: a file is never written unchecked.
         from onnx.reference import ReferenceEvaluator
 
-        evaluator = ReferenceEvaluator(str(path))
+        evaluator: Any = ReferenceEvaluator(str(path))
         return lambda x: torch.from_numpy(evaluator.run(None, {"inputs": x.numpy()})[0])
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return lambda x: torch.from_numpy(session.run(None, {"inputs": x.numpy()})[0])

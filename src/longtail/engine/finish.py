@@ -17,6 +17,7 @@ from ..margins import PerClass
 from ..plan import Plan
 from .embeddings import margins_of, outputs
 from .files import write_bytes
+from .reading import reading
 from .run import RunFolder
 
 # Training logits beyond this many numbers are not kept: iNaturalist's would be 14 GB
@@ -28,12 +29,15 @@ def too_many_logits(data: Dataset) -> bool:
     return len(data.train) * data.num_classes > MOST_LOGITS
 
 
-def predict(model: nn.Module, data: Dataset, device: torch.device, workers: int = 0) -> Predictions:
-    """Logits, embeddings and labels of all splits, and the head; of too large a training split nothing."""
+def predict(model: nn.Module, data: Dataset, device: torch.device, workers: int = 0, scale: float = 1.0) -> Predictions:
+    """Logits, embeddings and labels of all splits, and the head; of too large a training split nothing.
+
+    ``scale`` is what the loss multiplied logits with: LDAM's cosines are logits only times its s.
+    """
 
     def part(split: Split) -> Part:
         logits, embeddings = outputs(model, split, device, workers)
-        return Part(logits, split.labels, embeddings)
+        return Part(logits if scale == 1 else logits * scale, split.labels, embeddings)
 
     head: Any = model.head
     return Predictions(
@@ -106,10 +110,12 @@ def finish(
     """Write predictions, model and, last, the summary: after it the run is finished."""
     from safetensors.torch import save
 
-    predictions, steps = after(model, plan, predict(model, data, device, workers))
+    scale = reading(plan, data.counts).scale
+    predictions, steps = after(model, plan, predict(model, data, device, workers, scale))
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in predictions.to_tensors().items()}
     if predictions.train is None:
         brief = margins_of(model, data.train, device, workers)
+        brief["margins"] *= scale
         tensors |= {"train_labels": data.train.labels.clone()} | {f"train_{name}": t for name, t in brief.items()}
     write_bytes(run.path / "predictions.safetensors", save(tensors))
     weights = {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
