@@ -183,3 +183,13 @@ def test_key_embeddings_are_what_is_remembered():
     criterion((logits, embeddings), labels, ids=torch.arange(20), key_embeddings=embeddings + 1)
     keys = criterion.memory.recall(labels, torch.arange(20, 40))
     assert torch.equal(keys.embeddings[keys.rows], (embeddings + 1)[keys.ids])
+
+
+def test_a_bare_tensor_is_logits_and_never_both():
+    counts, labels = ClassCounts([4, 2, 2]), torch.tensor([0, 0, 1, 2])
+    logits = torch.randn(4, 3)
+    with pytest.raises(InputError, match="Pull needs embeddings"):
+        ELM(counts)(logits, labels)
+    assert torch.equal(ELM(counts, lam=0)(logits, labels), ELM(counts, lam=0)((logits, None), labels))
+    pull = Objective((1.0, Pull(counts)))
+    assert torch.equal(pull(logits, labels), pull((None, logits), labels))

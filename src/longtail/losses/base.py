@@ -265,14 +265,17 @@ class Objective(nn.Module):
 
     def forward(
         self,
-        outputs: Outputs | tuple[Tensor | None, Tensor | None],
+        outputs: Outputs | tuple[Tensor | None, Tensor | None] | Tensor,
         labels: Tensor,
         ids: Tensor | None = None,
         return_parts: bool = False,
         key_embeddings: Tensor | None = None,
     ) -> Any:
-        """The loss. ``key_embeddings`` (B, K) are what a memory remembers in place of the batch's own embeddings, such
-        as those of an averaged copy of the network."""
+        """The loss. A bare tensor is the logits, or the embeddings if no term reads logits. ``key_embeddings`` (B, K)
+        are what a memory remembers in place of the batch's own embeddings, such as those of an averaged network."""
+        if isinstance(outputs, Tensor):
+            reads_logits = any(weight > 0 and "logits" in term.needs for weight, term in self.weighted)
+            outputs = Outputs(outputs, None) if reads_logits else Outputs(None, outputs)
         total: Tensor | None = None
         parts: dict[str, Tensor] = {}
         everyone = Gathered(outputs, labels, ids, self.distributed)
@@ -334,7 +337,7 @@ class Objective(nn.Module):
     def _remember(self, everyone: Gathered, key_embeddings: Tensor | None) -> None:
         assert self.memory is not None
         outputs, labels, ids = everyone.batch(("embeddings",))
-        embeddings = outputs if isinstance(outputs, Tensor) else outputs[1]
+        embeddings = outputs[1]
         if key_embeddings is not None:
             embeddings = everyone.gather(key_embeddings.detach())
         assert ids is not None
