@@ -90,6 +90,8 @@ def prepare(job: Job) -> Prepared:
 
 def _recipe(job: Job, data: Dataset) -> Recipe:
     chosen = recipe.default_for(data.name, data.kind) if job.recipe is None else recipe.get(job.recipe)
+    if job.recipe is None and job.batch_size is None:
+        chosen = chosen.for_samples(len(data.train))
     named = ("model", "batch_size", "lr", "clip", "ema", "augment")
     changes = {name: getattr(job, name) for name in named if getattr(job, name) is not None}
     chosen = chosen.replace(**changes) if changes else chosen
