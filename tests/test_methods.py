@@ -141,6 +141,8 @@ def test_lam_zero_is_exactly_the_plain_loss_and_needs_no_embeddings():
         ("elm", {"memory": 1.5}, "memory must be a whole number, got 1.5"),
         ("elm", {"alpha": "sqrt(n)"}, "cannot read 'sqrt\\(n\\)'"),
         ("elm", {"sampler": "pears"}, "did you mean 'pairs'"),
+        ("elm", {"memory": 4, "memory_ema": 1.0}, "memory_ema is the decay of an average of the weights, at least 0"),
+        ("elm", {"memory_ema": 0.9}, "it needs a memory, such as memory=16"),
         ("elm", {"memory": -1}, "capacity must be a whole number >= 1, got -1"),
         ("elm-relative", {"start": 1.0}, "below 1, got 1.0"),
         ("ldam-drw", {"drw": 1.0}, "between 0 and 1, got 1.0"),

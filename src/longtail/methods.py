@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin
 
 from . import margins
@@ -162,13 +163,14 @@ def elm(
     memory: int = 0,
     memory_age: int = 0,
     memory_below: int = 0,
+    memory_ema: float = 0.0,
     sampler: Literal["instance", "pairs"] = "instance",
     scaled: bool = False,
 ) -> dict[str, Any]:
     """Logit adjustment + λ·Ω_pull with margin α: the paper's objective; `memory` keys a class beyond the batch."""
     remembered = _memory(counts, memory, memory_age, memory_below)
     objective = ELM(counts, alpha=alpha, lam=lam, tau=tau, memory=remembered, scaled=scaled)
-    return {"stages": (Stage("train", objective, sampler=sampler),)}
+    return {"stages": (Stage("train", objective, sampler=sampler, key_ema=_key_ema(memory, memory_ema)),)}
 
 
 def elm_relative(
@@ -180,6 +182,7 @@ def elm_relative(
     memory: int = 0,
     memory_age: int = 0,
     memory_below: int = 0,
+    memory_ema: float = 0.0,
     sampler: Literal["instance", "pairs"] = "instance",
     scaled: bool = False,
 ) -> dict[str, Any]:
@@ -195,10 +198,13 @@ def elm_relative(
         (lam, RelativePull(counts, alpha=alpha, scaled=scaled)),
         memory=remembered,
     )
+    pull = Stage(
+        "pull", objective, share=1 - start, restart=False, sampler=sampler, key_ema=_key_ema(memory, memory_ema)
+    )
     if start == 0:
-        return {"stages": (Stage("train", objective, sampler=sampler),)}
+        return {"stages": (replace(pull, name="train"),)}
     first = Stage("train", Objective((1.0, MarginCrossEntropy(counts, margin=Margin.log_ratio(tau)))), share=start)
-    return {"stages": (first, Stage("pull", objective, share=1 - start, restart=False, sampler=sampler))}
+    return {"stages": (first, pull)}
 
 
 def _memory(counts: ClassCounts, capacity: int, age: int, below: int) -> ClassMemory | None:
@@ -206,6 +212,15 @@ def _memory(counts: ClassCounts, capacity: int, age: int, below: int) -> ClassMe
     if capacity == 0:
         return None
     return ClassMemory(counts, capacity=capacity, max_age=age or None, below=below or None)
+
+
+def _key_ema(capacity: int, decay: float) -> float | None:
+    """The decay of the average that a memory's keys come from, none for 0."""
+    if not 0 <= decay < 1:
+        raise InputError(f"memory_ema is the decay of an average of the weights, at least 0 and below 1, got {decay}")
+    if decay and not capacity:
+        raise InputError("memory_ema says where a memory's embeddings come from: it needs a memory, such as memory=16")
+    return decay or None
 
 
 def center(counts: ClassCounts, lam: float = 0.01) -> dict[str, Any]:

@@ -28,6 +28,8 @@ class Stage:
         sampler: how batches are drawn: ``instance``, ``balanced``, ``sqrt``, ``progressive`` or ``pairs``.
         views: augmentations of each sample in a batch.
         centroids: before the stage, class means of the training embeddings go to every term that takes them.
+        key_ema: decay of an average of the weights whose embeddings the objective's memory keeps, at the cost of one
+            more forward pass a step; None keeps those of the weights as they are.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Stage:
     sampler: str = "instance"
     views: int = 1
     centroids: bool = False
+    key_ema: float | None = None
 
 
 @dataclass(frozen=True)

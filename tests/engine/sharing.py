@@ -17,7 +17,13 @@ from longtail.losses import Outputs
 from longtail.models import LinearHead
 
 COUNTS = ClassCounts([200, 100, 50, 25, 9])
-CASES = {"ce": {}, "logadj": {}, "elm": {"lam": 0.1}, "elm-memory": {"lam": 0.1, "memory": 3}}
+CASES = {
+    "ce": {},
+    "logadj": {},
+    "elm": {"lam": 0.1},
+    "elm-memory": {"lam": 0.1, "memory": 3},
+    "elm-memory-ema": {"lam": 0.1, "memory": 3, "memory_ema": 0.5},
+}
 
 
 class Net(nn.Module):
@@ -50,7 +56,7 @@ def main(out: str) -> None:
             for dtype in (torch.float64, torch.float32):
                 torch.manual_seed(0)
                 model = Net(dtype)
-                plan = methods.build(case.removesuffix("-memory"), COUNTS, **knobs)
+                plan = methods.build(case.split("-")[0], COUNTS, **knobs)
                 losses: list[float] = []
 
                 class Watch:

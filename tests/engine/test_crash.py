@@ -20,7 +20,12 @@ def metrics(run: Path) -> list[dict[str, object]]:
 
 
 CASES = {
-    "one stage, a memory, an average": {"method": "elm", "knobs": {"memory": 4}, "ema": 0.9, "epochs": 20},
+    "one stage, a memory, an average": {
+        "method": "elm",
+        "knobs": {"memory": 4, "memory_ema": 0.9},
+        "ema": 0.9,
+        "epochs": 20,
+    },
     "one schedule in two stages": {"method": "ldam-drw", "epochs": 20},
     "three stages, batch norm, dropout": {
         "method": "dro-lt-multistage",

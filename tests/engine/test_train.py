@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from longtail import methods, models
-from longtail.data import Dataset, Loader, load
+from longtail import ClassCounts, methods, models
+from longtail.data import Dataset, Loader, Split, load
 from longtail.engine import recipe
 from longtail.engine.checkpoint import decode
 from longtail.engine.embeddings import class_means, outputs
@@ -234,21 +234,24 @@ def test_a_weight_that_is_not_finite_is_never_saved(digits: Dataset) -> None:
     assert all(bool(t.isfinite().all()) for state in saved for t in state.tensors.values())
 
 
-def test_stopping_saves_where_it_stopped_and_going_on_gives_the_same(digits: Dataset) -> None:
-    plan = methods.build("elm", digits.counts, memory=3)
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_stopping_saves_where_it_stopped_and_going_on_gives_the_same(ema: float, digits: Dataset) -> None:
+    def plan() -> Plan:
+        return methods.build("elm", digits.counts, memory=3, memory_ema=ema)
+
     whole = model_for(digits)
-    fit(whole, plan, digits.train, HOW)
+    fit(whole, plan(), digits.train, HOW)
     for stop_at in (1, 5, 7, 14):
-        done, data = _stopped(digits, stop_at)
+        done, data = _stopped(digits, plan(), stop_at)
         assert done == stop_at
         model = model_for(digits)
         nn.init.zeros_(model.head.weight)
-        fit(model, methods.build("elm", digits.counts, memory=3), digits.train, HOW, state=decode(data))
+        fit(model, plan(), digits.train, HOW, state=decode(data))
         assert same(weights(model), weights(whole))
 
 
-def _stopped(digits: Dataset, stop_at: int) -> tuple[int, bytes]:
-    spy, saved, plan = Spy(), [], methods.build("elm", digits.counts, memory=3)
+def _stopped(digits: Dataset, plan: Plan, stop_at: int) -> tuple[int, bytes]:
+    spy, saved = Spy(), []
     with pytest.raises(Interrupted) as stopped:
         fit(
             model_for(digits), plan, digits.train, HOW, watchers=[spy],
@@ -257,6 +260,46 @@ def _stopped(digits: Dataset, stop_at: int) -> tuple[int, bytes]:
     assert stopped.value.signal == 15
     assert len(spy.lr) == stop_at
     return saved[-1]
+
+
+def test_keys_of_an_averaged_network() -> None:
+    """The memory holds what the averaged weights say of the batch; the network's own statistics see the batch once."""
+    images = Split(torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8), torch.arange(40) % 4, torch.arange(40))
+    counts = ClassCounts.from_labels(images.labels, 4)
+    how = recipe.get("images").replace(model="resnet20", batch_size=20, lr=0.05, warmup_epochs=0.0, augment="none")
+    plan = methods.build("elm", counts, memory=10, memory_ema=0.6)
+    torch.manual_seed(0)
+    model = models.build("resnet20", 4, (3, 8, 8))
+    seen: list[dict[str, Tensor]] = [weights(model)]
+
+    class Keep:
+        def step(self, now: Any) -> None:
+            seen.append(weights(model))
+
+        def epoch(self, row: dict[str, Any]) -> None:
+            pass
+
+    fit(model, plan, images, how.with_epochs(1), watchers=[Keep()])
+    memory = plan.stages[0].objective.memory
+    assert memory is not None
+    assert memory.embeddings is not None
+
+    # By hand: after the first step the average is mostly the new weights (decay 1/10), and the second batch's keys are
+    # the average's embeddings of it in training mode
+    average = {k: seen[0][k] + 0.9 * (v - seen[0][k]) if v.is_floating_point() else v for k, v in seen[1].items()}
+    torch.manual_seed(0)
+    by_hand = models.build("resnet20", 4, (3, 8, 8)).train()
+    by_hand.load_state_dict(average)
+    second = list(Loader(images, 20, augment="none", seed=0, epochs=1).epoch(0))[1]
+    with torch.no_grad():
+        expected = by_hand(second.inputs).embeddings
+    rows = torch.stack([(memory.ids[:-1] == i).nonzero()[0, 0] for i in second.ids])  # type: ignore[index]
+    assert torch.allclose(memory.embeddings[rows], expected, atol=1e-4)
+    assert int(model.bn1.num_batches_tracked) == 2  # type: ignore[union-attr,arg-type]
+
+    by_hand.load_state_dict(seen[1])
+    with torch.no_grad():
+        assert not torch.allclose(memory.embeddings[rows], by_hand(second.inputs).embeddings, atol=1e-4)
 
 
 def test_bf16_trains_float32_weights_in_channels_last() -> None:

@@ -12,7 +12,10 @@ from torch import Tensor, nn
 from ..data.dataset import Split
 from ..data.loader import Loader
 
-BATCH = 500
+
+def batch_size(device: torch.device) -> int:
+    """Images a forward pass: what stays in a processor's cache, or keeps an accelerator busy."""
+    return 125 if device.type == "cpu" else 500
 
 
 @contextmanager
@@ -30,7 +33,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def outputs(model: nn.Module, split: Split, device: torch.device, workers: int = 0) -> tuple[Tensor, Tensor]:
     """Logits (N, C) and embeddings (N, K) of all samples of a split in order, on the CPU."""
-    loader = Loader(split, BATCH, train=False, device=device, workers=workers)
+    loader = Loader(split, batch_size(device), train=False, device=device, workers=workers)
     logits: list[Tensor] = []
     embeddings: list[Tensor] = []
     with evaluating(model):
@@ -43,7 +46,7 @@ def outputs(model: nn.Module, split: Split, device: torch.device, workers: int =
 
 def margins_of(model: nn.Module, split: Split, device: torch.device, workers: int = 0) -> dict[str, Tensor]:
     """The predicted class and the margin ``f_y − max_{y'≠y} f_y'`` of every sample (N,), without keeping its logits."""
-    loader = Loader(split, BATCH, train=False, device=device, workers=workers)
+    loader = Loader(split, batch_size(device), train=False, device=device, workers=workers)
     predicted: list[Tensor] = []
     margins: list[Tensor] = []
     with evaluating(model):

@@ -111,6 +111,13 @@ class Average:
         for p, value in zip(self.live, self.values):
             p.copy_(value)
 
+    @torch.no_grad()
+    def outputs(self, net: nn.Module, x: Tensor) -> Outputs:
+        """What the net, in the mode it is in, says with the average as its weights; its buffers stay as they are."""
+        buffers = {name: b.clone() for name, b in net.named_buffers()}
+        said: Outputs = torch.func.functional_call(net, {**self.state(), **buffers}, (x,))
+        return said
+
     def state(self) -> dict[str, Tensor]:
         return dict(zip(self.names, self.values))
 

@@ -113,6 +113,7 @@ class Trainer:
         self.rows: list[dict[str, Any]] = []
         self.sums = EpochSums()
         self.average: Average | None = None
+        self.key_average: Average | None = None
         self._resumed: Checkpoint | None = None
         self._saved_at = time.monotonic()
         head: Any = model.head
@@ -160,6 +161,9 @@ class Trainer:
             self.average = Average(self.net, self.recipe.ema)
         if self.average is not None and self._resumed is not None and not (begins and restart):
             self.average.load(_under(self._resumed.tensors, "ema."))
+        self.key_average = None if stage.key_ema is None else Average(self.net, stage.key_ema)
+        if self.key_average is not None and self._resumed is not None and not begins:
+            self.key_average.load(_under(self._resumed.tensors, "key_ema."))
         self._resumed = None
         self.forward = self.ranks.wrap(self.net)
         if self.compile:
@@ -230,8 +234,9 @@ class Trainer:
             in_schedule = (self.epochs_before + epoch) * steps + step
             lr = self.schedule.lr_at(in_schedule, steps)
             self._step(batch, lr, (index, epoch, step))
-            if self.average is not None:
-                self.average.update(in_schedule)
+            for average in (self.average, self.key_average):
+                if average is not None:
+                    average.update(in_schedule)
             self.sums.seconds = time.monotonic() - started
             share = (number - 1 + (step + 1) / steps) / sum(self.epochs)
             now = Progress(stage.name, number, sum(self.epochs), step + 1, steps, lr, self.sums, share)
@@ -257,8 +262,9 @@ class Trainer:
         half = torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
         with half:
             outputs = self.forward(batch.inputs)
+            keys = None if self.key_average is None else self.key_average.outputs(self.net, batch.inputs).embeddings
         self.sums.count_alive(self.objective, batch.labels, batch.ids)
-        loss, parts = self.objective(outputs, batch.labels, ids=batch.ids, return_parts=True)
+        loss, parts = self.objective(outputs, batch.labels, batch.ids, return_parts=True, key_embeddings=keys)
         self.sums.add(len(batch.labels) * self.ranks.world, loss, parts)
         if not math.isfinite(self.sums.last):
             values = ", ".join(f"{name} = {float(v):g}" for name, v in parts.items())
@@ -305,6 +311,8 @@ class Trainer:
         named |= {f"objective.{k}": v for k, v in self.objective.state_dict().items()}
         if self.average is not None:
             named |= {f"ema.{k}": v for k, v in self.average.state().items()}
+        if self.key_average is not None:
+            named |= {f"key_ema.{k}": v for k, v in self.key_average.state().items()}
         if self.net.scale is not None:
             named["scale"] = self.net.scale
         return named
