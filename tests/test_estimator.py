@@ -214,6 +214,18 @@ def test_features_that_do_not_vary(digits):
     assert np.isfinite(quick().fit(X, y).predict_proba(Xt)).all()
 
 
+def test_a_feature_far_from_zero_counts(digits):
+    X, y, Xt, _ = digits
+    far, near = (quick().fit(X + shift, y).predict(Xt + shift) for shift in (1.7e9, 0.0))
+    assert np.mean(far == near) > 0.95
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(digits):
+    X, y, _, _ = digits
+    settings = {"epochs": np.int64(2), "batch_size": np.int32(32), "n_iter_no_change": np.int64(1)}
+    LongTailClassifier(hidden=np.array([8]), **settings).fit(X, y, sample_weight=None)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -223,6 +235,13 @@ def test_features_that_do_not_vary(digits):
         ({"lr": 0}, "lr must be"),
         ({"hidden": (0,)}, "hidden sizes"),
         ({"early_stopping": True, "validation_fraction": 1.5}, "validation_fraction"),
+        ({"epochs": 0}, "epochs must be a whole number of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"early_stopping": True, "n_iter_no_change": 0}, "n_iter_no_change must be a whole number"),
+        ({"hidden": 64}, "hidden must be the sizes"),
+        ({"knobs": [1]}, "knobs must be a mapping"),
+        ({"device": "gpu"}, "device must be"),
+        ({"target_prior": {"a": 1}}, "target_prior must be"),
     ],
 )
 def test_mistakes_are_named(options, message, digits):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from . import methods, models, posthoc
 from .counts import ClassCounts
 from .data.dataset import Split
 from .engine import recipe as recipes
+from .engine.distributed import pick_device
 from .engine.embeddings import outputs
 from .engine.finish import after
 from .engine.net import needs_logits
@@ -113,6 +115,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
     ) -> LongTailClassifier:
         """Train on features (N, K) and labels (N,) of any kind."""
         _refuse(others)
+        self._check_settings()
         x: Array
         x, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
         check_classification_targets(y)
@@ -120,6 +123,8 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         if len(self.classes_) < 2:
             raise InputError(f"a classifier needs at least two classes, got 1 class: {self.classes_[0]}")
         labels = torch.from_numpy(codes.astype(np.int64))
+        if self.target_prior is not None:  # before the training, not after it
+            _log_prior(self.target_prior, ClassCounts.from_labels(labels), len(self.classes_))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         held = self._validation(X_val, y_val)
         plan = methods.build(self.method, ClassCounts.from_labels(labels), **dict(self.knobs or {}))
@@ -134,6 +139,16 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         val = None if held is None else _split(self._scaled(held[0]), held[1])
         self._train(plan, train, val, seed)
         return self
+
+    def _check_settings(self) -> None:
+        """What nothing further down would refuse in a sentence."""
+        for name in ("epochs", "batch_size", "n_iter_no_change"):
+            if (value := getattr(self, name)) is not None or name == "n_iter_no_change":
+                _whole(name, value)
+        if not isinstance(self.hidden, Iterable):
+            raise InputError(f"hidden must be the sizes of the hidden layers, such as (256,), got {self.hidden!r}")
+        if self.knobs is not None and not isinstance(self.knobs, Mapping):
+            raise InputError(f"knobs must be a mapping, such as {{'lam': 0.1}}, got {self.knobs!r}")
 
     def _validation(self, X: ArrayLike | None, y: ArrayLike | None) -> tuple[Array, Tensor] | None:
         if X is None and y is None:
@@ -156,7 +171,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         np.add.at(means, codes, X)
         means /= n[:, None]
         between = (n[:, None] * (means - mean) ** 2).sum(0) / n.sum()
-        varies = total > 1e-12 * np.maximum(mean**2, 1e-300)
+        varies = total > 1e-24 * np.maximum(mean**2, 1e-300)  # times of day in seconds since 1970 do vary
         total = np.where(varies, total, 1.0)
         share = np.clip(between / total, 0, 0.99)
         weight = np.clip(share / (1 - share), 0.01, 1) ** 0.25 * varies
@@ -171,14 +186,15 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = self._network(plan, train.input_shape[0])
-        batch = self.batch_size or min(256, max(16, len(train) // 8 // 2 * 2))
-        epochs = self.epochs or max(20, math.ceil(_STEPS / max(len(train) // batch, 1)))
+        batch = int(self.batch_size or min(256, max(16, len(train) // 8 // 2 * 2)))
+        epochs = int(self.epochs or max(20, math.ceil(_STEPS / max(len(train) // batch, 1))))
         recipe = recipes.get("features").with_epochs(epochs)
         recipe = recipe.replace(batch_size=batch, lr=self.lr, weight_decay=self.weight_decay, precision="fp32")
         watched = val if self.early_stopping else None
         watch = _Watch(module, plan, train, watched, sum(plan.epochs(epochs)[:-1]), self.n_iter_no_change)
         with contextlib.suppress(Interrupted):  # by `watch`: nothing else can
-            fit(module, plan, train, recipe, seed=seed, device=self.device, watchers=[watch], stop=watch.stop)
+            device = pick_device(self.device)
+            fit(module, plan, train, recipe, seed=seed, device=device, watchers=[watch], stop=watch.stop)
         watch.restore()
         self.history_ = watch.rows
         module.cpu()
@@ -186,7 +202,8 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
 
     def _network(self, plan: Plan, features: int) -> nn.Module:
         c = len(self.classes_)
-        module = models.build("mlp", c, (features,), head=plan.head, hidden=tuple(self.hidden), skip=True)
+        hidden = tuple(int(h) if isinstance(h, Integral) else h for h in self.hidden)  # searches have NumPy's
+        module = models.build("mlp", c, (features,), head=plan.head, hidden=hidden, skip=True)
         for layer in module.layers:  # type: ignore[union-attr]
             if isinstance(layer, nn.Linear):
                 # Fan-out, so that hidden layers are as long as the input (‖x‖ ≈ 2), however few features it has; and
@@ -195,7 +212,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
                 nn.init.normal_(layer.bias, std=_INPUT_NORM * math.sqrt(2 / layer.out_features))
         of_the_head = plan.head_bias is not None or any(p.kind == "tau-norm" for p in plan.posthoc)
         of_the_head |= any(s.trains == "scale" for s in plan.stages)
-        if plan.head == "linear" and self.hidden and not of_the_head:
+        if plan.head == "linear" and hidden and not of_the_head:
             module.head = CosineHead(int(module.embedding_size), c, scale=_COSINE_SCALE)  # type: ignore[arg-type]
         return module
 
@@ -269,13 +286,21 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
 
 
 def _refuse(others: Mapping[str, Any]) -> None:
-    if "sample_weight" in others:
+    weights = others.get("sample_weight")
+    if weights is not None:
         raise InputError(
             "LongTailClassifier.fit takes no sample_weight: how classes count is the method's own choice "
             "(see method= and knobs=)"
         )
-    if others:
-        raise TypeError(f"fit() got an unexpected keyword argument {next(iter(others))!r}")
+    for name in others:
+        if name != "sample_weight":  # None is how scikit-learn says that there is none
+            raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
+
+
+def _whole(name: str, value: Any) -> None:
+    """Whole numbers of NumPy are as good: grids are made of them."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 def _split(x: Tensor, labels: Tensor) -> Split:
@@ -316,7 +341,10 @@ def _log_prior(target: Any, counts: ClassCounts, c: int) -> Array:
         if target not in ("uniform", "train"):
             raise InputError(f"target_prior must be 'uniform', 'train' or {c} numbers, got {target!r}")
         target = np.ones(c) if target == "uniform" else counts.n.numpy()
-    prior = np.asarray(target, dtype=np.float64)
+    try:
+        prior = np.asarray(target, dtype=np.float64)
+    except (TypeError, ValueError):
+        prior = np.zeros(0)
     if prior.shape != (c,) or not np.isfinite(prior).all() or (prior < 0).any() or prior.sum() == 0:
         raise InputError(f"target_prior must be {c} numbers of at least 0, one for each of classes_, got {target!r}")
     with np.errstate(divide="ignore"):
