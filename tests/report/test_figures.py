@@ -128,6 +128,13 @@ def test_embedding_panels_share_one_scale():
     assert data.get_xlim() != one.get_xlim()
 
 
+def test_dollars_in_names_are_dollars_and_no_formula(tmp_path):
+    points = {"x": [0.0, 1.0], "y": [0.0, 1.0], "labels": [0, 1]}
+    figure = figures.two_moons(None, {"$x^$": points}, ["$5_bills$", "\\frac{$"])
+    assert figure.axes[0].get_title() == "$x^$"
+    figures.save(figure, tmp_path / "dollars")
+
+
 def test_saved_files_are_the_same_bytes_each_time(tmp_path):
     for folder in ("a", "b"):
         written = figures.save(

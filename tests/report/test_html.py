@@ -85,8 +85,9 @@ def test_every_part_is_on_the_page(made):
     out, page = made
     for words in (
         "Results on digits-lt", "The paper's claims on digits-lt", "Breakdown by head, torso and tail",
-        "Embeddings and margins", "Anchors with a positive", "Theory check", "Every class", "Table 1", "What was run",
-        "How to reproduce", "was skipped: it is not finished", "Left out", "no classes", "not run",
+        "Embeddings and margins", "Commonest mistakes", "Anchors with a positive", "Theory check", "Every class",
+        "Table 1", "What was run", "How to reproduce", "was skipped: it is not finished", "Left out", "no classes",
+        "not run",
     ):  # fmt: skip
         assert words in unescape(page), words
     names = {p.name for p in (out / "figures").iterdir()}

@@ -136,6 +136,16 @@ def test_a_knob_that_came_later_does_not_part_old_seeds_from_new(tmp_path):
     assert (group.label, len(group.runs)) == ("ELM", 2)
 
 
+def test_one_folder_written_in_several_ways_is_one_data_set(tmp_path):
+    for seed, path in enumerate(("photos", "photos/", "./photos", "/somewhere/photos")):
+        make_run(tmp_path / f"{seed}", "ce", data=path, seed=seed)
+    (data,) = datasets(find([tmp_path]).runs)
+    (group,) = data.groups
+    assert (data.title, len(group.runs)) == ("photos", 4)
+    make_run(tmp_path / "other", "ce", data="/elsewhere/photos", fingerprint="other")
+    assert len(datasets(find([tmp_path]).runs)) == 2
+
+
 def test_titles_never_collide(tmp_path):
     for i, counts in enumerate(((9, 8), (7, 6), (5, 4))):
         make_run(tmp_path / f"{i}", "ce", data="digits-lt", counts=counts)
@@ -152,6 +162,10 @@ def test_stat_of_missing_values_is_none():
 def test_knobs_read_back_as_the_command_line_takes_them():
     from longtail import margins
 
-    for text in ("n^0.5", "10*prior^0.5", "prior", "n"):
+    for text in ("n^0.5", "10*prior^0.5", "prior", "n", "3", "log_prior", "2*log_prior", "effective(0.999)"):
         assert knob_text(margins.parse(text).to_data()) == text
-    assert json.loads(knob_text({"kind": "LogPrior", "tau": 2.0})) == {"kind": "LogPrior", "tau": 2.0}
+
+
+def test_no_digit_of_a_knob_is_lost():
+    for number in (1234567, 0, 64.0, 1e-05, 0.1 + 0.2, 123456.789):
+        assert float(knob_text(number)) == number

@@ -2,10 +2,11 @@
 
 import csv
 import io
+import json
 
 import pytest
 
-from fake_runs import edit, make_run
+from fake_runs import SMALL, edit, make_run
 from longtail.report import details, paper, tables
 from longtail.report.grouping import Stat, datasets
 from longtail.report.runs import find
@@ -150,6 +151,33 @@ def test_commands_to_reproduce(tmp_path):
     assert words.startswith("longtail train elm --data digits-lt --seed 3 --epochs 3")
     assert "--set lam=0.1" in words
     assert "--option ratio=50" in words
+    assert "--model mlp --batch-size 64 --lr 0.1" in words
+
+
+def test_what_was_run_counts_the_papers_data_and_seeds_of_one_configuration(tmp_path):
+    counts = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    for i, epochs in enumerate((3, 4)):
+        run = make_run(tmp_path / f"{i}", "ce", data="cifar10-lt", counts=(5,) * 10, epochs=epochs, test_each=2)
+        edit(run, "split.json", counts=counts)
+    make_run(tmp_path / "milder", "elm", data="cifar10-lt", counts=SMALL, options={"ratio": 33})
+    rows = details.not_run(datasets(find([tmp_path]).runs)).rows
+    column = {str(row[0]): row[1] for row in rows}
+    assert column["Cross-entropy (CE)"] == "1 seed"
+    assert column["ELM (proposed, one-stage)"] == "not run"
+
+
+def test_the_commonest_mistakes_are_means_over_seeds(tmp_path):
+    tops = [[[0, 1, 7], [5, 0, 2]], [[0, 1, 4], "torn", [99, 0, 50], [1, True, 3]]]
+    for seed, top in enumerate(tops):
+        run = make_run(tmp_path / f"{seed}", "ce", seed=seed)
+        test = json.loads((run / "summary.json").read_text())["test"]
+        edit(run, "summary.json", test={**test, "confusion": {"top": top}})
+    (data,) = datasets(find([tmp_path]).runs)
+    table = details.confusions(data)
+    assert table.rows == [
+        ["CE", "class 0", "head", "class 1", "head", 5.5, 40],
+        ["CE", "class 5", "tail", "class 0", "head", 1.0, 40],
+    ]
 
 
 def test_the_inventory_names_runs_and_what_was_left_out(tmp_path):

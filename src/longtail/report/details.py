@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..counts import GROUPS, ClassCounts
@@ -137,6 +138,37 @@ def table1() -> Table:
     return Table("table1", "Table 1: margins in logits and in embeddings", columns, rows, note)
 
 
+def confusions(data: DataSet, most: int = 5) -> Table | None:
+    """What each configuration takes for what most often; None where no run kept it."""
+    names, groups = data.first.class_names, data.class_group
+    rows: list[list[Cell]] = []
+    for group in data.groups:
+        mistakes: Counter[tuple[int, int]] = Counter()
+        for run in group.runs:
+            for label, predicted, n in _mistakes(run):
+                mistakes[label, predicted] += n
+        for (label, predicted), n in sorted(mistakes.items(), key=lambda item: (-item[1], item[0]))[:most]:
+            tested = dig(group.first.test, "per_class_n")
+            size = tested[label] if isinstance(tested, list) and len(tested) == len(names) else None
+            row: list[Cell] = [group.label, names[label], groups[label], names[predicted], groups[predicted]]
+            rows.append([*row, n / len(group.runs), size])
+    if not rows:
+        return None
+    columns = ["Method", "Class", "Group", "Taken for", "Its group", "Test samples", "Of"]
+    note = f"The {most} commonest mistakes of each configuration; test samples are a mean over seeds."
+    return Table(f"confusions-{slug(data.title)}", "Commonest mistakes", columns, rows, note)
+
+
+def _mistakes(run: Run) -> Iterator[tuple[int, int, int]]:
+    """(label, predicted, samples) as the summary has them, without what is not that."""
+    top, classes = run.get("test", "confusion", "top"), run.counts.num_classes
+    for row in top if isinstance(top, list) else ():
+        if isinstance(row, list) and len(row) == 3 and all(type(v) is int and v >= 0 for v in row):
+            label, predicted, n = row
+            if label < classes and predicted < classes:
+                yield label, predicted, n
+
+
 def inventory(sets: Sequence[DataSet], skipped: Sequence[Skipped]) -> Table:
     """Every run, and every folder that was left out with the reason."""
     rows: list[list[Cell]] = []
@@ -169,8 +201,9 @@ def not_run(sets: Sequence[DataSet]) -> Table:
     for row in paper.TABLE2:
         cells: list[Cell] = [row.title]
         for name in paper.DATASETS:
-            done = [g for d in sets if d.name == name for g in d.groups if g.method == row.method and not g.changed]
-            seeds = sum(len(g.runs) for g in done)
+            same = [d for d in sets if d.name == name and paper.same_data(name, d.counts.n.tolist())]
+            done = [g for d in same for g in d.groups if g.method == row.method and not g.changed]
+            seeds = max((len(g.runs) for g in done), default=0)  # one seed at two lengths is one seed
             cells.append(f"{seeds} seed{'' if seeds == 1 else 's'}" if seeds else "not run")
         rows.append(cells)
     title = "The paper's comparison: what was run and what was not"
@@ -187,7 +220,8 @@ def reproduce(sets: Sequence[DataSet]) -> Table:
                 rows.append([data.title, group.label, run.seed, command(run), str(git or "–"), _versions(run)])
     columns = ["Data", "Method", "Seed", "Command", "Commit", "Versions"]
     note = (
-        "As given when the run was made; each run's config.json holds every setting, also those left at their default."
+        "As given when the run was made, or from its configuration where that is not known; each run's config.json "
+        "holds every setting, also those left at their default."
     )
     return Table("reproduce", "How to reproduce each run", columns, rows, note)
 
@@ -206,6 +240,10 @@ def command(run: Run) -> str:
     words += ["--seed", str(run.seed)] if run.seed is not None else []
     words += ["--epochs", str(run.epochs)] if run.epochs is not None else []
     words += ["--recipe", str(run.recipe["name"])] if run.recipe.get("name") else []
+    words += ["--model", run.model] if run.model else []
+    for option, field in (("--batch-size", "batch_size"), ("--lr", "lr"), ("--clip", "clip"), ("--ema", "ema")):
+        if (number := as_number(run.recipe.get(field))) is not None:
+            words += [option, knob_text(number)]
     for name, value in run.given_knobs.items():
         words += ["--set", f"{name}={knob_text(value)}"]
     for name, value in run.options.items():

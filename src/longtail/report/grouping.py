@@ -11,7 +11,7 @@ from typing import Any
 
 from ..counts import ClassCounts
 from . import paper
-from .runs import Run, circumstances, condition
+from .runs import Run, circumstances, condition, data_identity
 
 # Short names for legends and table rows; a method which is not here is called by its own name.
 SHORT = {
@@ -133,8 +133,8 @@ def knob_text(value: Any) -> str:
 
     >>> knob_text({"kind": "Power", "exponent": 0.5, "scale": 10.0, "of": "prior"})
     '10*prior^0.5'
-    >>> knob_text(0.01), knob_text(True)
-    ('0.01', 'true')
+    >>> knob_text(0.01), knob_text(True), knob_text(1234567)
+    ('0.01', 'true', '1234567')
     """
     if isinstance(value, dict):
         kind = value.get("kind")
@@ -145,10 +145,15 @@ def knob_text(value: Any) -> str:
             scale, exponent = value.get("scale", 1.0), value.get("exponent")
             power = "" if exponent == 1 else f"^{knob_text(exponent)}"
             return ("" if scale == 1 else f"{knob_text(scale)}*") + base + power
+        if kind == "LogPrior":
+            return ("" if (tau := value.get("tau", 1.0)) == 1 else f"{knob_text(tau)}*") + "log_prior"
+        if kind == "EffectiveNumber":
+            return f"effective({knob_text(value.get('beta'))})"
         return json.dumps(value, sort_keys=True)
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+    # all digits, because commands are made of this: the seed 1234567 is not 1.23457e+06
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def knobs_text(knobs: dict[str, Any]) -> str:
@@ -159,11 +164,11 @@ def datasets(runs: Sequence[Run]) -> list[DataSet]:
     """Group runs by data set and configuration: the paper's data sets first, the paper's rows first."""
     by_data: dict[str, list[Run]] = {}
     for run in runs:
-        by_data.setdefault(json.dumps([run.data, run.options, run.counts.n.tolist()], sort_keys=True), []).append(run)
-    names = [sets[0].data for sets in by_data.values()]
+        by_data.setdefault(json.dumps(data_identity(run), sort_keys=True), []).append(run)
+    names = [data_title(sets[0]) for sets in by_data.values()]
     found = []
     for same in by_data.values():
-        title = data_title(same[0], alone=names.count(same[0].data) == 1)
+        title = data_title(same[0], alone=names.count(data_title(same[0])) == 1)
         found.append(DataSet(same[0].data, title, _groups(same)))
     known = list(paper.DATASETS)
     found.sort(key=lambda d: (known.index(d.name) if d.name in known else len(known), d.title))

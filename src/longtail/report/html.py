@@ -102,7 +102,7 @@ def _make(found: Found, out: Path) -> Report:
     looks = drawing.looks_for(sets)
     sections = []
     for data in sets:
-        optional = [details.embeddings(data), details.alive(data), details.theory(data)]
+        optional = [details.confusions(data), details.embeddings(data), details.alive(data), details.theory(data)]
         shown = [tables.results(data), claims.table(data), tables.breakdown(data), *(t for t in optional if t)]
         drawings = drawing.draw(data, out / "figures", looks)
         sections.append(Section(data, shown, drawings, tables.per_class(data)))

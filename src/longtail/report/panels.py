@@ -29,6 +29,7 @@ SETTINGS: Any = {
     "hatch.linewidth": 0.6,
     "figure.dpi": 100,
     "axes.unicode_minus": True,
+    "text.parse_math": False,  # names of classes and data are not TeX: "$5" is five dollars
 }
 
 F = TypeVar("F", bound=Callable[..., Figure])

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from ..counts import ClassCounts
@@ -316,7 +316,19 @@ def _finished(run: Run) -> str:
 
 def condition(run: Run) -> list[Any]:
     """What must be equal for two runs to be seeds of one another."""
-    return [run.data, run.options, run.counts.n.tolist(), run.method, run.knobs, *circumstances(run).values()]
+    return [*data_identity(run), run.method, run.knobs, *circumstances(run).values()]
+
+
+def data_identity(run: Run) -> list[Any]:
+    """What must be equal for two runs to be on the same data.
+
+    A path may be written in many ways (photos, photos/, /home/me/photos), so its last part and the fingerprint count.
+    """
+    from ..data import names
+
+    known = run.data in names() or not run.fingerprint
+    which = [run.data] if known else [PurePath(run.data).name, run.fingerprint]
+    return [which, run.options, run.counts.n.tolist()]
 
 
 def circumstances(run: Run) -> dict[str, Any]:
