@@ -150,3 +150,16 @@ def test_evaluate_refuses_what_is_wrong(tmp_path, longtail):
 def _text(path):
     path.write_text("1,2,3")
     return path
+
+
+def test_the_table_of_a_comparison_says_no_classes(capsys):
+    from longtail.cli.compare import _table
+
+    def group(accuracy, classes):
+        return {"accuracy": accuracy, "classes": classes}
+
+    test = {"balanced": 0.5, "groups": {"head": group(None, 0), "torso": group(0.5, 2), "tail": group(None, 1)}}
+    _table("photos", {"ce": [{"test": test}], "failed": []}, "method")
+    rows = {line.split("│")[1].strip(): line for line in capsys.readouterr().out.splitlines() if "│" in line}
+    assert [cell.strip() for cell in rows["ce"].split("│")[2:-1]] == ["1", "50.00", "no classes", "50.00", "—"]
+    assert "no classes" not in rows["failed"]

@@ -212,7 +212,12 @@ def _table(title: str, rows: dict[str, list[dict[str, Any]]], first: str) -> Non
     table = Table(first, "runs", "balanced", *GROUPS, title=title, title_justify="left")
     for name, summaries in rows.items():
         tests = [s["test"] for s in summaries]
-        groups = [spread([t["groups"][g]["accuracy"] for t in tests]) for g in GROUPS]
+        groups = [
+            "no classes"
+            if tests and not tests[0]["groups"][g]["classes"]
+            else spread([t["groups"][g]["accuracy"] for t in tests])
+            for g in GROUPS
+        ]
         table.add_row(name, str(len(tests)), spread([t["balanced"] for t in tests]), *groups)
     Console().print(table)
 
