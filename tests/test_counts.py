@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -146,6 +147,9 @@ def test_datasets_that_cannot_be_counted() -> None:
         (["a", "b"], "whole numbers, got ['a', 'b']"),
         (torch.tensor([True]), "whole numbers, got dtype torch.bool"),
         (3, "a list, an array or a tensor, got int"),
+        (Counter([2, 2, 0, 1]), "got Counter: write its values in the order of the classes"),
+        ({0: 500, 1: 50}, "a list, an array or a tensor, got dict"),
+        ({500, 50}, "a list, an array or a tensor, got set"),
     ],
 )
 def test_wrong_counts(counts: object, message: str) -> None:
@@ -164,6 +168,7 @@ def test_wrong_counts(counts: object, message: str) -> None:
         ([], 3, "all zero"),
         ([[0, 1]], None, "one dimension, got shape (1, 2)"),
         ([0, 1], 0, "num_classes must be a whole number >= 1, got 0"),
+        ({0: 2, 1: 1}, None, "labels must be a list, an array or a tensor, got dict"),
         ([0, 1], 2.5, "num_classes must be a whole number >= 1, got 2.5"),
     ],
 )

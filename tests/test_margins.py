@@ -165,6 +165,7 @@ def test_unreadable_short_forms(text: object) -> None:
         (lambda: Power(0.5, scale=None), "Power's scale must be a finite number, got None"),
         (lambda: Power(0.5, of="counts"), "unknown Power of 'counts': did you mean 'count'? Valid: prior, count"),
         (lambda: LogPrior(True), "LogPrior's tau must be a finite number, got True"),
+        (lambda: Margin.log_ratio("1"), "LogPrior's tau must be a finite number, got '1'"),
         (lambda: EffectiveNumber(1.0), "beta must be in [0, 1), got 1.0"),
         (lambda: Ldam(float("inf")), "Ldam's max_margin must be a finite number, got inf"),
         (

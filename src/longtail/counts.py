@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Integral
 from typing import Any
 
@@ -140,6 +140,10 @@ class ClassCounts:
 def _as_tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         return values
+    if isinstance(values, (Mapping, Set)):
+        # Iterating would give a mapping's keys, and a set has no order: both would be taken for something else.
+        hint = ": write its values in the order of the classes" if isinstance(values, Mapping) else ""
+        raise InputError(f"{what} must be a list, an array or a tensor, got {type(values).__name__}{hint}")
     if not isinstance(values, (list, tuple, np.ndarray)):
         try:
             values = list(values)

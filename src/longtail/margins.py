@@ -187,7 +187,8 @@ class Margin:
     @classmethod
     def log_ratio(cls, tau: float = 1.0) -> Margin:
         """``τ · log P(y')/P(y)``: logit adjustment, balanced softmax, and ELM's own choice."""
-        return cls(target=LogPrior(-tau), other=LogPrior(tau))
+        other = LogPrior(tau)
+        return cls(target=LogPrior(-other.tau), other=other)
 
     def to_data(self) -> dict[str, Any]:
         parts = {"target": self.target, "other": self.other}
