@@ -254,3 +254,32 @@ def test_the_tail_of_cifar100_lt_is_alive_after_an_epoch():
         shares.append(alive / seen)
     assert shares[1] > 0.95
     assert objective.memory.held().tolist() == counts.n.clamp(max=16).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_what_the_memory_s_own_dtype_cannot_hold_is_not_remembered(dtype):
+    memory = ClassMemory(COUNTS, dtype=dtype)
+    x = torch.tensor([[1e5, 0.0], [1.0, 2.0]])
+    memory.push(x, torch.tensor([0, 0]), torch.tensor([1, 2]))
+    assert memory.embeddings.isfinite().all()
+    assert memory.held()[0] == (1 if dtype == torch.float16 else 2)
+    criterion = ELM(COUNTS, memory=memory)
+    assert criterion((torch.zeros(1, 5), x[1:]), torch.tensor([0]), ids=torch.tensor([3])).isfinite()
+
+
+def test_casting_the_module_leaves_the_memory_alone():
+    for cast in (ELM.half, ELM.double, ELM.bfloat16, lambda c: c.to(torch.float16)):
+        plain = ELM(COUNTS, memory=3)
+        _step(plain, 0)
+        changed = cast(copy.deepcopy(plain))
+        _same(plain.state_dict(), changed.state_dict())
+        assert torch.equal(_step(plain, 1), _step(changed, 1))
+    assert ELM(COUNTS, memory=ClassMemory(COUNTS, 2)).to("meta").half().memory.embeddings.device.type == "meta"
+
+
+def test_a_limit_that_no_class_is_below_leaves_nothing_to_remember():
+    for budget in (None, "1MB"):
+        memory = ClassMemory(COUNTS, 2, below=1, budget=budget)
+        memory.push(torch.ones(2, 2), torch.tensor([0, 1]), torch.tensor([1, 2]))
+        assert memory.held().sum() == 0
+        assert len(memory.recall(torch.tensor([0, 1]), torch.tensor([3, 4])).labels) == 0

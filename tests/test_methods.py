@@ -48,6 +48,8 @@ def test_traits_follow_the_structure_not_the_name():
     assert methods.build("elm", COUNTS, lam=0).traits()["embedding_loss"] is False
     assert methods.build("dro-lt", COUNTS, epsilon=0).traits()["embedding_margin"] is False
     assert list(methods.build("ce", COUNTS).traits().values()) == [False, True, False, False, None]
+    for zero in (methods.build("logadj", COUNTS, tau=0), methods.build("equalised", COUNTS, scale=0)):
+        assert zero.traits() == methods.build("ce", COUNTS).traits()
     for name in ("cb-focal", "tau-norm", "crt", "lws", "vs"):
         assert methods.build(name, COUNTS).traits()["long_tail"] is True
 
@@ -143,6 +145,10 @@ def test_lam_zero_is_exactly_the_plain_loss_and_needs_no_embeddings():
         ("elm", {"sampler": "pears"}, "did you mean 'pairs'"),
         ("elm", {"memory": 4, "memory_ema": 1.0}, "memory_ema is the decay of an average of the weights, at least 0"),
         ("elm", {"memory_ema": 0.9}, "it needs a memory, such as memory=16"),
+        ("elm", {"memory_age": 5}, "memory_age=5 limits a memory, and there is none: it needs one, such as memory=16"),
+        ("elm-relative", {"memory_below": 9}, "memory_below=9 limits a memory, and there is none"),
+        ("elm", {"memory": float("inf")}, "memory must be a whole number, got inf"),
+        ("elm", {"lam": 10**400}, "lam must be a finite number, got 1000"),
         ("elm", {"memory": -1}, "capacity must be a whole number >= 1, got -1"),
         ("elm-relative", {"start": 1.0}, "below 1, got 1.0"),
         ("ldam-drw", {"drw": 1.0}, "between 0 and 1, got 1.0"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ def _bytes(text: str | int) -> int:
 
 
 def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InputError(f"{name} must be a whole number >= {least}, got {value!r}")
 
 
@@ -109,7 +111,7 @@ class ClassMemory(nn.Module):
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self._fits(n, middle, each) else (low, middle - 1)
-        if low == 0:
+        if low == 0 and bool(n.any()):
             least = int((n > 0).sum() + 1) * each
             raise InputError(f"a budget of {self.budget} bytes has no room for one embedding a class: give {least}")
         return n.clamp(max=low)
@@ -185,10 +187,11 @@ class ClassMemory(nn.Module):
         if embeddings.shape[1] != size:
             raise InputError(f"the memory holds embeddings of size {size}, got some of size {embeddings.shape[1]}")
         if len(labels):
+            kept = embeddings.detach().to(content[0].dtype)  # which may overflow
             # A sum is finite exactly if all summands are, short of an overflow; and it needs no second tensor.
-            finite = embeddings.sum(1, dtype=torch.float64).isfinite()
+            finite = kept.sum(1, dtype=torch.float64).isfinite()
             slots = self._slots(labels.long(), ids.long(), finite, *content[1:])
-            rows = embeddings.detach().to(content[0].dtype), ids.long(), self.step.expand(len(slots))
+            rows = kept, ids.long(), self.step.expand(len(slots))
             for stored, new, empty in zip(content, rows, (0, 0, -1)):
                 stored.index_copy_(0, slots, new)
                 stored[-1] = empty
@@ -213,6 +216,14 @@ class ClassMemory(nn.Module):
         rank = rank - (of - room).clamp(min=0)
         taken = own.gather(1, oldest.gather(1, rank.clamp(0, len(along) - 1)[:, None]))[:, 0]
         return torch.where(found, updated, torch.where(new & (rank >= 0) & (rank < room), taken, nowhere))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ClassMemory:
+        kept = self.embeddings
+        super()._apply(fn, recurse)
+        # .half() and .double() leave what is remembered alone, as they do per-class values; only the device follows.
+        if kept is not None and self.embeddings is not None and self.embeddings.dtype != kept.dtype:
+            self.embeddings = kept.to(self.embeddings.device)
+        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         stored = state_dict.get(prefix + "embeddings")

@@ -210,6 +210,9 @@ def elm_relative(
 def _memory(counts: ClassCounts, capacity: int, age: int, below: int) -> ClassMemory | None:
     """A memory of so many embeddings a class, none for 0; an age or a count of 0 sets no limit."""
     if capacity == 0:
+        for name, value in (("memory_age", age), ("memory_below", below)):
+            if value:
+                raise InputError(f"{name}={value} limits a memory, and there is none: it needs one, such as memory=16")
         return None
     return ClassMemory(counts, capacity=capacity, max_age=age or None, below=below or None)
 
@@ -352,7 +355,7 @@ def _read(name: str, value: Any, kind: Any) -> Any:
         number = kind(value) if not isinstance(value, bool) else None
         if number is None or (kind is int and float(value) != number) or not math.isfinite(number):
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be a {'whole' if kind is int else 'finite'} number, got {value!r}") from None
     return number
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from .losses.base import Objective, Term
-from .losses.logit import MarginCrossEntropy
+from .losses.logit import WithMargin
 
 TRAITS = ("long_tail", "logit_loss", "logit_margin", "embedding_loss", "embedding_margin")
 
@@ -124,7 +124,7 @@ def _depends_on_counts(term: Term) -> bool:
 
 
 def _has_logit_margin(term: Term) -> bool:
-    return isinstance(term, MarginCrossEntropy) and term.margin is not None
+    return isinstance(term, WithMargin) and (term.has_other or term.has_own)
 
 
 def _has_embedding_margin(term: Term) -> bool:

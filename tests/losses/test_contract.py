@@ -181,7 +181,7 @@ def test_autocast_changes_nothing(case: Case) -> None:
 
 
 @every
-@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.uint16], ids=str)
 def test_labels_of_any_integer_type(case: Case, dtype: torch.dtype) -> None:
     x, labels = batch(case)
     assert torch.equal(case.run(x, labels.to(dtype)), case.run(x, labels))
@@ -205,6 +205,17 @@ def test_no_graph_where_nothing_needs_one(case: Case) -> None:
     assert not case.run(x, labels).requires_grad
     with torch.no_grad():
         assert not case.run(x.requires_grad_(), labels).requires_grad
+
+
+@first
+def test_a_vector_registered_again_takes_effect(case: Case) -> None:
+    x, labels = batch(case)
+    term = case.build()
+    case.run(x, labels, term=term)
+    for name in list(term._vectors):
+        assert term.vector(name, x) is term.vector(name, x)  # a copy is kept
+        term.register_vector(name, 0.25)
+        assert term.vector(name, x).tolist() == [0.25] * C
 
 
 # --- keys ---

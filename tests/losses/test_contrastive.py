@@ -136,3 +136,5 @@ def test_wrong_temperature_is_named(term: type, temperature: float) -> None:
 def test_wrong_gamma_is_named() -> None:
     with pytest.raises(InputError, match="gamma must be a number >= 0, got -1"):
         Triplet([1], gamma=-1)
+    with pytest.raises(InputError, match="gamma must be a number >= 0, got None"):
+        Triplet([1], gamma=None)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -193,3 +194,40 @@ def test_a_bare_tensor_is_logits_and_never_both():
     assert torch.equal(ELM(counts, lam=0)(logits, labels), ELM(counts, lam=0)((logits, None), labels))
     pull = Objective((1.0, Pull(counts)))
     assert torch.equal(pull(logits, labels), pull((None, logits), labels))
+
+
+def test_numbers_of_any_kind_are_weights_and_capacities():
+    assert ELM(COUNTS, lam=np.float32(0.5), tau=np.float64(1.0)).coefficients == [1.0, 0.5]
+    assert Objective((np.int64(2), Pull(COUNTS))).coefficients == [2.0]
+    assert ELM(COUNTS, memory=np.int64(3)).memory.capacity == 3
+    with pytest.raises(InputError, match=r"memory must be a ClassMemory such as .* got 16"):
+        Objective((1.0, Pull(COUNTS)), memory=16)
+
+
+@pytest.mark.parametrize("memory", [None, 4])
+def test_labels_and_ids_that_are_no_tensors_of_whole_numbers_are_named(memory):
+    logits, embeddings, labels = batch()
+    ids = torch.arange(20)
+    criterion = ELM(COUNTS, memory=memory)
+    criterion((logits, embeddings), labels, ids=ids)  # so that a memory has something to recall
+    for wrong, match in (
+        (ids.tolist(), r"ids must be a tensor of one a sample, shape \(20,\), got list"),
+        (ids / 20, "ids must be whole numbers, got dtype torch.float32"),  # a memory would store them all as 0
+        (ids > 3, "ids must be whole numbers, got dtype torch.bool"),
+    ):
+        with pytest.raises(InputError, match=match):
+            criterion((logits, embeddings), labels, ids=wrong)
+        with pytest.raises(InputError, match=match):
+            criterion.alive(labels, wrong)
+    with pytest.raises(InputError, match="labels must be a tensor of class indices, got list"):
+        criterion((logits, embeddings), labels.tolist(), ids=ids)
+    with pytest.raises(InputError, match="labels must be a tensor of class indices, got list"):
+        criterion.alive(labels.tolist(), ids)
+
+
+def test_embeddings_of_another_size_than_the_memory_s_are_named():
+    logits, embeddings, labels = batch()
+    criterion = ELM(COUNTS, memory=4)
+    criterion((logits, embeddings), labels, ids=torch.arange(20))
+    with pytest.raises(InputError, match="the memory holds embeddings of size 6, got some of size 5"):
+        criterion((logits, embeddings[:, :5]), labels, ids=torch.arange(20, 40))

@@ -207,3 +207,5 @@ def test_centroids_of_another_width_are_named() -> None:
 def test_wrong_gamma_is_named() -> None:
     with pytest.raises(InputError, match="gamma must be a number >= 0, got -1"):
         Range(COUNTS, gamma=-1)
+    with pytest.raises(InputError, match="gamma must be a number >= 0, got '1'"):
+        Range(COUNTS, gamma="1")  # type: ignore[arg-type]

@@ -166,6 +166,13 @@ def test_only_the_ignored_label_may_be_outside() -> None:
         MarginCrossEntropy(COUNTS, ignore_index=-1)((torch.zeros(2, C), None), torch.tensor([-1, -2]))
 
 
+def test_no_label_is_ignored_unasked_where_labels_are_not_looked_at() -> None:
+    # A compiled term cannot look at values, as one on an accelerator does not; torch's own default would ignore -100.
+    term = torch.compile(MarginCrossEntropy(COUNTS), backend="eager")
+    with pytest.raises(IndexError, match="-100 is out of bounds"):
+        term((torch.zeros(2, C), None), torch.tensor([0, -100]))
+
+
 # --- soft labels ---
 
 ASYMMETRIC = Margin(target=Ldam(2.0), other=Power(0.5))
@@ -225,6 +232,15 @@ def test_gradients_of_soft_labels(margin: Margin | None) -> None:
 def test_gradients_of_gradients(knobs: dict) -> None:
     x, y = batch(4)
     assert torch.autograd.gradgradcheck(lambda x: MarginCrossEntropy(COUNTS, **knobs)((x, None), y), (x,))
+
+
+@pytest.mark.parametrize("ignore_index", [-100, 1])
+def test_soft_labels_beside_an_ignored_label(ignore_index: int) -> None:
+    x, y = batch()
+    q = 0.6 * F.one_hot(y, C).double() + 0.4 / C
+    for knobs in ({}, {"margin": ASYMMETRIC}):
+        found = MarginCrossEntropy(COUNTS, ignore_index=ignore_index, **knobs)((x, None), q)
+        assert torch.equal(found, MarginCrossEntropy(COUNTS, **knobs)((x, None), q))
 
 
 def test_mixup_is_the_mixture_of_losses() -> None:
@@ -296,6 +312,15 @@ def test_focal_of_0_is_no_focal_and_a_sure_sample_counts_less() -> None:
         ({"scale": float("nan")}, "scale must be finite for every class, got nan"),
         ({"focal": -1}, "focal must be a number >= 0, got -1"),
         ({"label_smoothing": 1.5}, "label_smoothing must be in [0, 1], got 1.5"),
+        ({"label_smoothing": None}, "label_smoothing must be a number >= 0, got None"),
+        ({"focal": "2"}, "focal must be a number >= 0, got '2'"),
+        ({"focal": math.inf}, "focal must be a number >= 0, got inf"),
+        ({"ignore_index": 0.5}, "ignore_index must be a label, a whole number, or None, got 0.5"),
+        (
+            {"weights": "effective(0.9)"},
+            "weights must be a per-class function such as Power(0.5), a number or 5 values",
+        ),
+        ({"scale": None}, "scale must be a per-class function such as Power(0.5), a number or 5 values, got None"),
     ],
 )
 def test_wrong_knobs_are_named(knobs: dict, message: str) -> None:
@@ -306,6 +331,8 @@ def test_wrong_knobs_are_named(knobs: dict, message: str) -> None:
 def test_wrong_knobs_of_the_others() -> None:
     with pytest.raises(InputError, match="gamma must be a number >= 0, got -1"):
         SigmoidFocal(COUNTS, gamma=-1)
+    with pytest.raises(InputError, match="gamma must be a number >= 0, got inf"):
+        SigmoidFocal(COUNTS, gamma=math.inf)
     with pytest.raises(InputError, match="weights must not be negative"):
         SigmoidFocal(COUNTS, weights=[-1.0] * 5)
     with pytest.raises(InputError, match="margin must be a Margin"):

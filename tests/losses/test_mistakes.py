@@ -62,9 +62,13 @@ def test_wrong_keys_are_named(case: Case) -> None:
         (Features(torch.zeros(2, K + 1), y), r"keys must be floats of shape \(M, 3\), got .*\(2, 4\)"),
         (Features(torch.zeros(2, K).long(), y), r"keys must be floats .*int64"),
         (Features(torch.zeros(3, K), y), r"keys have 3 embeddings, but labels of shape \(2,\)"),
-        (Features(torch.zeros(2, K), y, torch.arange(3)), r"keys have 2 embeddings, but ids of shape \(3,\)"),
+        (Features(torch.zeros(2, K), y, torch.arange(3)), r"the keys' ids must be .* shape \(2,\), got \(3,\)"),
         (Features(torch.zeros(2, K), y + 3), r"label 4 in the keys' labels is outside"),
         ((torch.zeros(2, K), y), "keys must be Features"),
+        (Features([[0.0] * K] * 2, y), r"keys must be floats of shape \(M, 3\), got list"),
+        (Features(torch.zeros(2, K), [0, 1]), "the keys' labels must be a tensor of class indices, got list"),
+        (Features(torch.zeros(2, K), y, [0, 1]), r"the keys' ids must be a tensor of one a sample, .* got list"),
+        (Features(torch.zeros(2, K), y, y / 2), "the keys' ids must be whole numbers, got dtype torch.float32"),
     ]
     for keys, message in wrong:
         with pytest.raises(InputError, match=message):

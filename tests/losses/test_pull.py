@@ -247,6 +247,26 @@ def test_scaled_sum_is_unbiased_its_logarithm_low_and_the_whole_class_exact():
     assert without.mean() < values.mean()
 
 
+def test_scaled_is_unbiased_where_there_is_a_positive_and_0_where_there_is_none():
+    # A batch of 2 besides the anchor, of 3 samples of its class and 4 others: every one of them.
+    x, labels = batch(b=7, seed=3)[0], torch.tensor([0, 0, 0, 1, 1, 1, 1])
+    scaled = Pull([3, 4], alpha=0.5, scaled=True)
+    full = Pull([3, 4], alpha=0.5)(x, labels)[0].expm1()
+    batches = [torch.tensor([0, *others]) for others in torch.combinations(torch.arange(1, 7), 2).tolist()]
+    sums = torch.stack([scaled(x[b], labels[b])[0].expm1() for b in batches])
+    alive = torch.tensor([bool((labels[b[1:]] == 0).any()) for b in batches])
+    torch.testing.assert_close(sums[alive].mean(), full, rtol=1e-12, atol=0)
+    assert (sums[~alive] == 0).all()
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-6, 1e-8, 1e-9, 1e-10, 1e-12, 1e-14, 1e-15, 1e-16, 1e-20, 1e6, 1e15])
+def test_relative_pull_has_a_finite_gradient_however_small_embeddings_are(size, path):
+    x, labels = batch(seed=2, dtype=torch.float32)
+    x = (size * x).requires_grad_()
+    RelativePull(COUNTS)(x, labels).mean().backward()
+    assert x.grad.isfinite().all()
+
+
 def test_relative_pull_ignores_the_scale_and_its_gradient_has_no_part_along_it(path):
     x, labels = batch(seed=2)
     x.requires_grad_()
@@ -285,6 +305,7 @@ def test_default_alpha_is_the_root_of_the_count():
         (lambda: Pull(COUNTS, alpha="sqrt(n)"), "sqrt"),
         (lambda: Pull(COUNTS, alpha=[1.0, 2.0]), "one value for each of the 7 classes"),
         (lambda: Pull(COUNTS, alpha=float("nan")), "finite"),
+        (lambda: Pull(COUNTS, alpha=None), "alpha must be a per-class function such as .* 7 values, got None"),
         (lambda: Pull(COUNTS, scaled=2), "True or False"),
         (lambda: Pull(COUNTS)((None, None), torch.tensor([0])), "needs embeddings"),
         (lambda: Pull(COUNTS)(torch.zeros(2, 3), torch.tensor([0, 7])), r"label 7 .* outside \[0, 7\)"),

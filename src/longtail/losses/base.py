@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..counts import ClassCounts
 from ..errors import InputError
 from ..margins import PerClass
-from .inputs import Features, Gathered, Keys, Outputs, compute_dtype, full_precision
+from .inputs import Features, Gathered, Keys, Outputs, check_ids, compute_dtype, full_precision, number
 
 if TYPE_CHECKING:
     from ..memory import ClassMemory
@@ -53,13 +53,18 @@ class Term(nn.Module):
         if isinstance(of, PerClass):
             vector = of(self.counts)
         else:
-            vector = torch.as_tensor(of, dtype=torch.float64).detach().cpu()
+            try:
+                vector = torch.as_tensor(of, dtype=torch.float64).detach().cpu()
+            except (TypeError, ValueError, RuntimeError):
+                kinds = f"a per-class function such as Power(0.5), a number or {c} values"
+                raise InputError(f"{name} must be {kinds}, got {of!r}") from None
             vector = vector.expand(c).clone() if vector.ndim == 0 else vector
         if vector.shape != (c,):
             raise InputError(f"{name} must have one value for each of the {c} classes, got shape {tuple(vector.shape)}")
         if not bool(torch.isfinite(vector).all()):
             raise InputError(f"{name} must be finite for every class, got {vector[~torch.isfinite(vector)][0].item()}")
         self._vectors[name] = vector
+        self._cast = {key: cast for key, cast in self._cast.items() if key[0] != name}  # copies of the one replaced
 
     def vector(self, name: str, like: Tensor) -> Tensor:
         """The per-class vector ``name`` on the device and in the dtype of ``like``."""
@@ -89,6 +94,9 @@ class Term(nn.Module):
             like = out.embeddings
             assert like is not None
             keys = Features(keys.embeddings.to(like.dtype), keys.labels.long(), keys.ids)
+        if beside is not None and out.embeddings is not None and beside.embeddings.shape[1] != out.embeddings.shape[1]:
+            sizes = f"{beside.embeddings.shape[1]}, got some of size {out.embeddings.shape[1]}"
+            raise InputError(f"the memory holds embeddings of size {sizes}")
         with full_precision(labels.device.type):
             if labels.numel() == 0:
                 values = labels.new_zeros(0, dtype=(out.logits if out.logits is not None else out.embeddings).dtype)  # type: ignore[union-attr]
@@ -137,11 +145,8 @@ class Term(nn.Module):
         if not isinstance(outputs, tuple) or len(outputs) != 2:
             raise InputError(f"{kind} takes (logits, embeddings), got {type(outputs).__name__}")
         given = dict(zip(("logits", "embeddings"), outputs))
-        if not isinstance(labels, Tensor):
-            raise InputError(f"labels must be a tensor of class indices, got {type(labels).__name__}")
-        if labels.ndim == 0:
-            raise InputError("labels must have shape (B,), got ()")
         used: dict[str, Tensor | None] = {"logits": None, "embeddings": None}
+        self._check_labels(labels, "labels", soft=self.soft_labels)
         for what in self.needs:
             x = given[what]
             if x is None:
@@ -155,16 +160,16 @@ class Term(nn.Module):
             if x.shape[0] != labels.shape[0]:
                 raise InputError(f"{what} have {x.shape[0]} rows, but there are {labels.shape[0]} labels")
             used[what] = x.to(compute_dtype(x))
-        self._check_labels(labels, "labels", soft=self.soft_labels)
-        if ids is not None and (not isinstance(ids, Tensor) or ids.shape != labels.shape[:1]):
-            got = str(tuple(ids.shape)) if isinstance(ids, Tensor) else type(ids).__name__
-            raise InputError(f"ids must be a tensor of one a sample, shape {tuple(labels.shape[:1])}, got {got}")
+        if ids is not None:
+            check_ids("ids", ids, labels.shape[:1])
         if keys is not None:
             self._check_keys(keys, used["embeddings"])
         return Outputs(**used)
 
     def _check_labels(self, labels: Tensor, what: str, soft: bool = False) -> None:
         c = self.counts.num_classes
+        if not isinstance(labels, Tensor):
+            raise InputError(f"{what} must be a tensor of class indices, got {type(labels).__name__}")
         if soft and labels.is_floating_point() and labels.ndim == 2:
             if labels.shape[1] != c:
                 raise InputError(f"soft {what} must have shape (B, {c}), got {tuple(labels.shape)}")
@@ -175,6 +180,7 @@ class Term(nn.Module):
             raise InputError(f"{what} must have shape (B,), got {tuple(labels.shape)}")
         # Looking at values on an accelerator would wait for it; there the kernel's own assertion speaks.
         if labels.device.type == "cpu" and labels.numel() and not torch.compiler.is_compiling():
+            labels = labels.long()  # not every integer type can be compared
             low, high = (int(v) for v in labels.aminmax())
             if low < 0 or high >= c:
                 outside = (labels < 0) | (labels >= c)
@@ -191,13 +197,14 @@ class Term(nn.Module):
             raise InputError(f"keys must be Features(embeddings, labels[, ids]), got {type(keys).__name__}")
         assert embeddings is not None
         x = keys.embeddings
-        if x.ndim != 2 or x.shape[1] != embeddings.shape[1] or not x.is_floating_point():
-            raise InputError(f"keys must be floats of shape (M, {embeddings.shape[1]}), got {x.dtype} {tuple(x.shape)}")
+        if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != embeddings.shape[1] or not x.is_floating_point():
+            got = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise InputError(f"keys must be floats of shape (M, {embeddings.shape[1]}), got {got}")
+        self._check_labels(keys.labels, "the keys' labels")
         if keys.labels.shape != x.shape[:1]:
             raise InputError(f"keys have {x.shape[0]} embeddings, but labels of shape {tuple(keys.labels.shape)}")
-        if keys.ids is not None and keys.ids.shape != x.shape[:1]:
-            raise InputError(f"keys have {x.shape[0]} embeddings, but ids of shape {tuple(keys.ids.shape)}")
-        self._check_labels(keys.labels, "the keys' labels")
+        if keys.ids is not None:
+            check_ids("the keys' ids", keys.ids, x.shape[:1])
 
 
 class Objective(nn.Module):
@@ -233,12 +240,11 @@ class Objective(nn.Module):
         for pair in weighted:
             if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Term)):
                 raise InputError(f"an objective is made of (weight, term) pairs, got {pair!r}")
-            weight = pair[0]
-            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < float("inf"):
-                raise InputError(f"the weight of {type(pair[1]).__name__} must be a number >= 0, got {weight!r}")
-        self.coefficients = [float(weight) for weight, _ in weighted]
+        self.coefficients = [number(f"the weight of {type(term).__name__}", weight) for weight, term in weighted]
         self.terms = nn.ModuleList(term for _, term in weighted)
         self.distributed = distributed
+        if memory is not None and not hasattr(memory, "recall"):
+            raise InputError(f"memory must be a ClassMemory such as ClassMemory(counts, capacity=16), got {memory!r}")
         if memory is not None and not any(term.takes_keys for _, term in weighted):
             raise InputError("a memory serves terms that take keys (Pull, SupCon, …), and this objective has none")
         if memory is not None and memory.counts.num_classes != self.counts.num_classes:
@@ -331,6 +337,7 @@ class Objective(nn.Module):
         self.weighted[0][1]._check_labels(labels, "labels")
         if ids is None:
             raise InputError("a memory needs the samples' ids, or a sample could be its own positive: pass ids=")
+        check_ids("ids", ids, labels.shape)
         keys: Keys | None = self.memory.recall(labels.long(), ids)
         return keys
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..counts import ClassCounts
 from ..errors import InputError
 from .base import Features, Keys, Outputs, Term
+from .inputs import number
 from .pairs import log_sum_exp, pair, softplus, unit
 
 
@@ -21,9 +22,7 @@ class _Similarity(Term):
 
     def __init__(self, counts: ClassCounts | Any, normalise: bool, temperature: float = 1.0) -> None:
         super().__init__(counts)
-        if not 0 < temperature < float("inf"):
-            raise InputError(f"temperature must be a positive number, got {temperature}")
-        self.normalise, self.temperature = bool(normalise), float(temperature)
+        self.normalise, self.temperature = bool(normalise), number("temperature", temperature, positive=True)
 
     def extra_repr(self) -> str:
         return f"normalise={self.normalise}, temperature={self.temperature}"
@@ -166,9 +165,7 @@ class Triplet(_Similarity):
 
     def __init__(self, counts: ClassCounts | Any, *, gamma: float = 1.0, normalise: bool = False) -> None:
         super().__init__(counts, normalise)
-        if not 0 <= gamma < float("inf"):
-            raise InputError(f"gamma must be a number >= 0, got {gamma}")
-        self.gamma = float(gamma)
+        self.gamma = number("gamma", gamma)
 
     def extra_repr(self) -> str:
         return f"gamma={self.gamma}, normalise={self.normalise}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from numbers import Integral
 from typing import Any
 
 from .. import memory as memories
@@ -10,6 +10,7 @@ from ..counts import ClassCounts
 from ..errors import InputError
 from ..margins import Margin, PerClass, Power
 from .base import Objective
+from .inputs import number
 from .logit import MarginCrossEntropy
 from .pull import Pull
 
@@ -53,12 +54,9 @@ class ELM(Objective):
         distributed: bool = False,
     ) -> None:
         counts = counts if isinstance(counts, ClassCounts) else ClassCounts(counts)
-        if not _is_number(lam) or lam < 0:
-            raise InputError(f"lam must be a number >= 0, got {lam!r}")
-        if not _is_number(tau):
-            raise InputError(f"tau must be a finite number, got {tau!r}")
-        if isinstance(memory, int) and not isinstance(memory, bool):
-            memory = memories.ClassMemory(counts, capacity=memory)
+        lam = number("lam", lam)
+        if isinstance(memory, Integral) and not isinstance(memory, bool):
+            memory = memories.ClassMemory(counts, capacity=int(memory))
         elif memory is not None and not isinstance(memory, memories.ClassMemory):
             raise InputError(f"memory must be a ClassMemory, a number of embeddings a class or None, got {memory!r}")
         super().__init__(
@@ -67,7 +65,3 @@ class ELM(Objective):
             distributed=distributed,
             memory=memory,
         )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

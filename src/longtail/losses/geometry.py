@@ -13,6 +13,7 @@ from ..counts import ClassCounts
 from ..errors import InputError
 from ..margins import PerClass, Power
 from .base import Features, Outputs, Term
+from .inputs import number
 from .pairs import log1p_sum_exp, near_origin, pair, squared_distances, unit
 
 
@@ -80,9 +81,7 @@ class Range(Term):
 
     def __init__(self, counts: ClassCounts | Any, *, gamma: float = 1.0) -> None:
         super().__init__(counts)
-        if not 0 <= gamma < float("inf"):
-            raise InputError(f"gamma must be a number >= 0, got {gamma}")
-        self.gamma = float(gamma)
+        self.gamma = number("gamma", gamma)
 
     def extra_repr(self) -> str:
         return f"gamma={self.gamma}"

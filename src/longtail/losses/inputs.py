@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..errors import InputError
 from .gather import gather
 
 
@@ -38,6 +41,23 @@ class Keys(NamedTuple):
     labels: Tensor
     ids: Tensor | None = None
     rows: Tensor | None = None
+
+
+def number(what: str, value: object, positive: bool = False) -> float:
+    """A finite number of any kind (NumPy's too) that is not negative, as a float."""
+    wrong = isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value)
+    if wrong or value < 0 or (positive and value == 0):  # type: ignore[operator]
+        raise InputError(f"{what} must be a {'positive number' if positive else 'number >= 0'}, got {value!r}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def check_ids(what: str, ids: object, shape: torch.Size) -> None:
+    """Ids are whole numbers, one a sample: fractions would be cut off where a memory stores them."""
+    if not isinstance(ids, Tensor) or ids.shape != shape:
+        got = str(tuple(ids.shape)) if isinstance(ids, Tensor) else type(ids).__name__
+        raise InputError(f"{what} must be a tensor of one a sample, shape {tuple(shape)}, got {got}")
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InputError(f"{what} must be whole numbers, got dtype {ids.dtype}")
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -12,15 +13,18 @@ from ..counts import ClassCounts
 from ..errors import InputError
 from ..margins import Margin, PerClass
 from .base import Features, Outputs, Term
+from .inputs import number
 from .pairs import log1p_sum_exp, pair, softplus
 
 Values = PerClass | Tensor | list[float] | tuple[float, ...]
 
 # Rows are worked on in pieces of about this many logits: a piece stays in the cache, and its memory is used again.
 PIECE = 2**18
+# A label that never is: torch would take -100 for one to ignore, where nobody asked for it.
+NONE = -(2**31)
 
 
-class _WithMargin(Term):
+class WithMargin(Term):
     """A loss on logits with a margin: keeps ``other[y']`` and ``own[y] = −target[y] − other[y]``, where not 0.
 
     With ``z = f + other`` and ``own[y]`` added to the label's z, Δ stands in every difference: ``z_y' − z_y`` is
@@ -49,7 +53,7 @@ class _WithMargin(Term):
         return f"margin={self.margin!r}"
 
 
-class MarginCrossEntropy(_WithMargin):
+class MarginCrossEntropy(WithMargin):
     r"""Softmax cross-entropy with a margin between every two labels, Eq. 3 of the paper:
 
     ``ℓ(y, f) = log[1 + Σ_{y'≠y} exp(Δ_yy' + s_y' f_y' − s_y f_y)]``
@@ -96,11 +100,12 @@ class MarginCrossEntropy(_WithMargin):
         ignore_index: int | None = None,
     ) -> None:
         super().__init__(counts, margin)
-        if not focal >= 0:
-            raise InputError(f"focal must be a number >= 0, got {focal}")
-        if not 0 <= label_smoothing <= 1:
+        self.focal, self.label_smoothing = number("focal", focal), number("label_smoothing", label_smoothing)
+        if self.label_smoothing > 1:
             raise InputError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
-        self.focal, self.label_smoothing, self.ignore_index = float(focal), float(label_smoothing), ignore_index
+        if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral)):
+            raise InputError(f"ignore_index must be a label, a whole number, or None, got {ignore_index!r}")
+        self.ignore_index = None if ignore_index is None else int(ignore_index)
         self.has_weights = weights is not None
         if weights is not None:
             _register_weights(self, weights)
@@ -128,7 +133,8 @@ class MarginCrossEntropy(_WithMargin):
 
     def _rows(self, f: Tensor, y: Tensor) -> Tensor:
         w = self.vector("weights", f) if self.has_weights else None
-        ignored = -100 if self.ignore_index is None else self.ignore_index
+        # Distributions name no label, and torch takes no ignore_index with them that could be one.
+        ignored = NONE if self.ignore_index is None or y.is_floating_point() else self.ignore_index
         z = f * self.vector("scale", f) if self.has_scale else f
         if self.has_other:
             z = z + self.vector("other", f)
@@ -188,7 +194,7 @@ class MarginCrossEntropy(_WithMargin):
         return w if self.ignore_index is None else w * (labels != self.ignore_index)
 
 
-class HardMargin(_WithMargin):
+class HardMargin(WithMargin):
     """The hinge that the margin cross-entropy is a soft form of: ``max_{y'≠y} [Δ_yy' + f_y' − f_y]_+``.
 
     Args:
@@ -250,9 +256,7 @@ class SigmoidFocal(Term):
 
     def __init__(self, counts: ClassCounts | Any, *, gamma: float = 1.0, weights: Values | None = None) -> None:
         super().__init__(counts)
-        if not gamma >= 0:
-            raise InputError(f"gamma must be a number >= 0, got {gamma}")
-        self.gamma = float(gamma)
+        self.gamma = number("gamma", gamma)
         self.has_weights = weights is not None
         if weights is not None:
             _register_weights(self, weights)

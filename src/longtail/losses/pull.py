@@ -13,6 +13,7 @@ from ..counts import ClassCounts
 from ..errors import InputError
 from ..margins import PerClass, Power
 from .base import Features, Keys, Outputs, Term
+from .inputs import check_ids
 from .same_label import count, log_sum
 
 
@@ -36,6 +37,8 @@ class _Pull(Term):
     def alive(self, labels: Tensor, keys: Features | Keys | None = None, ids: Tensor | None = None) -> Tensor:
         """Which anchors have a positive, (B,) bool: for the others the term is 0 whatever their embeddings."""
         self._check_labels(labels, "labels")
+        if ids is not None:
+            check_ids("ids", ids, labels.shape)
         return self._positives(labels.long(), keys, ids) > 0
 
     def _positives(self, labels: Tensor, keys: Features | Keys | None, ids: Tensor | None) -> Tensor:
@@ -81,8 +84,9 @@ class Pull(_Pull):
     the value and its gradient are 0.
 
     With ``scaled=True`` the sum is multiplied by (n_y − 1)/m, where m positives are at hand of the n_y − 1 that the
-    class has. Over random batches the scaled sum has the mean of the full one, its logarithm a lower mean (Jensen); at
-    m = n_y − 1 both forms are equal. Classes with n_y ≤ 1 that have a positive all the same count as n_y = 2.
+    class has. Over random batches in which the anchor has a positive the scaled sum has the mean of the full one, its
+    logarithm a lower mean (Jensen); at m = n_y − 1 both forms are equal. Without a positive (m = 0) nothing can be
+    scaled, and the value is 0. Classes with n_y ≤ 1 that have a positive all the same count as n_y = 2.
 
     Shapes: embeddings (B, K), labels (B,), keys ``Features((M, K), (M,)[, (M,)])``; values (B,). Work and memory grow
     with the pairs of equal label, not with B². The gradient is written out, and cannot itself be differentiated.
@@ -139,7 +143,7 @@ class RelativePull(Pull):
     V is the total variance of the batch's embeddings, with its gradient: scaling all embeddings changes nothing, so
     shrinking them gains nothing, and what falls is the variance within classes relative to the whole. Two samples at
     random are at 4d²/V = 8 on average. Keys from elsewhere are measured by the same V. A batch without any spread
-    (V = 0) has distances 0. Arguments, shapes and positives are those of ``Pull``; α is 0 by default.
+    (V ≤ 1e-18) has distances 0. Arguments, shapes and positives are those of ``Pull``; α is 0 by default.
 
     >>> import torch
     >>> x, labels = torch.tensor([[0.0, 1.0], [2.0, 0.0], [5.0, 1.0]]), torch.tensor([0, 0, 1])
@@ -156,8 +160,8 @@ class RelativePull(Pull):
     def scale(self, x: Tensor) -> Tensor:
         near = x - x[:1].detach()  # a shift that costs no digits where the mean lies far from the origin
         variance = (near - near.mean(0)).square().sum() / len(x)
-        # Below this the quotient would overflow in float32: no spread at all.
-        spread = variance > 1e-30
+        # Below this the quotient's derivative, 4/V², would overflow in float32: no spread at all.
+        spread = variance > 1e-18
         return torch.where(spread, 4 / torch.where(spread, variance, 1.0), 0.0)
 
 
