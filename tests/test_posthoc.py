@@ -248,3 +248,31 @@ def test_lws_without_training_logits_learns_on_validation():
     found = posthoc.apply(Predictions(val=p.val, test=p.test, counts=N), "lws")
     assert found.step["value"] == 0.1
     assert math.isfinite(balanced(found.predictions.test))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: posthoc.lws_scales(x, [0, 1, 4]), r"labels must be in \[0, 4\), but row 2 holds 4"),
+        (lambda x: posthoc.lws_scales(x, [0, 1, 2], strength=math.nan), "strength must be a finite number, got nan"),
+        (lambda x: posthoc.logit_adjust(x, N, tau=math.nan), "tau must be a finite number, got nan"),
+        (lambda x: posthoc.logit_adjust(x, N, tau="1"), "tau must be a finite number, got '1'"),
+        (lambda x: posthoc.tau_normalise(x, tau=math.inf), "tau must be a finite number, got inf"),
+        (lambda x: posthoc.knn(x, x, [0, 1, 2], 4, k=2.5), "k must be a whole number, got 2.5"),
+        (lambda x: posthoc.mean_prior(x[:0]), "a prior is estimated from samples, and there are none"),
+        (lambda x: posthoc.em_prior(x[:0]), "there are none"),
+        (lambda x: posthoc.implied_prior(x[:0]), "there are none"),
+    ],
+)
+def test_mistakes_are_named(call, message):
+    with pytest.raises(InputError, match=message):
+        call(np.eye(3, 4))
+
+
+def test_the_kind_is_that_of_the_logits_in_whatever_order_arguments_come():
+    assert isinstance(posthoc.logit_adjust(counts=N, logits=torch.zeros(2, 4)), torch.Tensor)
+    assert isinstance(posthoc.logit_adjust(counts=torch.tensor(N), logits=np.zeros((2, 4))), np.ndarray)
+    assert torch.equal(
+        posthoc.knn(*(torch.eye(3, 4),) * 2, [0, 1, 2], 4, k=2.0),
+        posthoc.knn(*(torch.eye(3, 4),) * 2, [0, 1, 2], 4, k=2),
+    )

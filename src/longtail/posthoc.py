@@ -22,9 +22,9 @@ from torch.nn.functional import cross_entropy
 from .counts import ClassCounts
 from .errors import InputError, unknown
 from .evaluate import accuracy, neighbours
-from .evaluate.checks import class_counts, compute_dtype, labelled, matrix, tensor
+from .evaluate.checks import class_counts, class_labels, compute_dtype, matrix, tensor
 from .evaluate.predictions import Part, Predictions
-from .priors import em_prior, implied_prior, log_prior_of, mean_prior, same_kind, shift_prior
+from .priors import em_prior, finite, implied_prior, log_prior_of, mean_prior, same_kind, shift_prior
 
 __all__ = [
     "GRIDS",
@@ -55,7 +55,7 @@ def logit_adjust(logits: Any, counts: ClassCounts | Any = None, tau: float = 1.0
     """
     f = matrix(logits, "logits")
     dtype = compute_dtype(f)
-    shift = tau * log_prior_of(counts, prior, f.shape[1])
+    shift = finite("tau", tau) * log_prior_of(counts, prior, f.shape[1])
     return f.to(dtype) - shift.to(f.device, dtype)
 
 
@@ -69,7 +69,7 @@ def tau_normalise(weight: Any, tau: float = 1.0) -> Tensor:
     w = matrix(weight, "weight")
     w = w.to(compute_dtype(w))
     norm = w.norm(dim=1, keepdim=True)
-    return w / torch.where(norm > 0, norm, torch.ones_like(norm)) ** tau
+    return w / torch.where(norm > 0, norm, torch.ones_like(norm)) ** finite("tau", tau)
 
 
 @same_kind
@@ -89,8 +89,9 @@ def lws_scales(logits: Any, labels: Any, strength: float = 0.1, iterations: int 
     Minimises the class-balanced cross-entropy of the scaled logits plus ``strength · mean (s_y − 1)²``: convex, so the
     answer does not depend on a seed. The penalty keeps s finite on training logits that are already perfect.
     """
-    f, y = labelled(logits, labels, "logits")
-    if strength < 0:
+    f = matrix(logits, "logits")
+    y = class_labels(labels, rows=f.shape[0], num_classes=f.shape[1]).to(f.device)
+    if finite("strength", strength) < 0:
         raise InputError(f"strength must not be negative, got {strength}")
     n = torch.bincount(y, minlength=f.shape[1])
     weight = (1 / n.clamp(min=1).double()) / (n > 0).sum()
@@ -130,7 +131,7 @@ def knn(
     train_embeddings: Any,
     train_labels: Any,
     num_classes: int,
-    k: int = 10,
+    k: float = 10,
     *,
     normalise: bool = False,
 ) -> Tensor:
@@ -138,6 +139,9 @@ def knn(
 
     Equally many votes are settled by the nearest voter (a thousandth of a vote, so the order of others is kept).
     """
+    if not finite("k", k).is_integer():
+        raise InputError(f"k must be a whole number, got {k}")
+    k = int(k)
     near, winner = neighbours.votes(train_embeddings, train_labels, embeddings, k, num_classes, normalise=normalise)
     count = torch.zeros(near.shape[0], num_classes, device=near.device)
     count.scatter_add_(1, near, torch.ones_like(near, dtype=count.dtype))
@@ -283,7 +287,7 @@ def _maker(predictions: Predictions, kind: str, counts: ClassCounts | None) -> C
     x, y = embeddings(train), train.labels
     if kind == "ncm":
         return lambda part, v: ncm(embeddings(part), x, y, c)  # type: ignore[no-any-return]
-    return lambda part, v: knn(embeddings(part), x, y, c, int(v))  # type: ignore[no-any-return]
+    return lambda part, v: knn(embeddings(part), x, y, c, v)  # type: ignore[no-any-return]
 
 
 def estimated_prior(predictions: Predictions) -> Tensor:

@@ -7,8 +7,10 @@ tensor([[0.9000, 0.1000]])
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, ParamSpec
 
 import torch
@@ -22,14 +24,29 @@ P = ParamSpec("P")
 
 def same_kind(function: Callable[P, Tensor]) -> Callable[P, Any]:
     """Give back numpy where the first argument is no tensor."""
+    name = next(iter(inspect.signature(function).parameters))
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:
         result = function(*args, **kwargs)
-        first = args[0] if args else next(iter(kwargs.values()))
+        first = args[0] if args else kwargs[name]
         return result if isinstance(first, Tensor) else result.cpu().numpy()
 
     return call
+
+
+def finite(what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise InputError(f"{what} must be a finite number, got {value!r}")
+    return float(value)
+
+
+def _samples(logits: Any) -> Tensor:
+    """Logits in float64, of at least one sample: a mean over none would be NaN."""
+    f = matrix(logits, "logits").double()
+    if len(f) == 0:
+        raise InputError(f"a prior is estimated from samples, and there are none: logits have shape {tuple(f.shape)}")
+    return f
 
 
 def log_prior_of(counts: Any, prior: Any, classes: int) -> Tensor:
@@ -46,7 +63,7 @@ def log_prior_of(counts: Any, prior: Any, classes: int) -> Tensor:
 @same_kind
 def mean_prior(logits: Any) -> Tensor:
     """Mean softmax (C,), float64: on samples of the training distribution, an estimate of the training prior."""
-    return matrix(logits, "logits").double().softmax(1).mean(0)
+    return _samples(logits).softmax(1).mean(0)
 
 
 @same_kind
@@ -56,7 +73,7 @@ def em_prior(logits: Any, source: Any = None, *, iterations: int = 1000, toleran
     ``softmax(logits)`` are posteriors under the prior ``source`` of training (uniform if not given, as after logit
     adjustment).
     """
-    f = matrix(logits, "logits").double()
+    f = _samples(logits)
     c = f.shape[1]
     start = torch.full((c,), -math.log(c), dtype=torch.float64) if source is None else log_prior_of(None, source, c)
     f = f - start.to(f.device)
@@ -78,7 +95,7 @@ def implied_prior(logits: Any, target: Any = None, *, iterations: int = 1000, to
     It is the π for which the adjusted posteriors ``softmax(f − log π + log target)`` average to ``target``, found by
     Sinkhorn's alternation. No labels are used.
     """
-    f = matrix(logits, "logits").double()
+    f = _samples(logits)
     c = f.shape[1]
     log_target = (
         torch.full((c,), -math.log(c), dtype=torch.float64) if target is None else log_prior_of(None, target, c)
