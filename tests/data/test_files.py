@@ -2,6 +2,8 @@
 
 import io
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -226,3 +228,34 @@ def test_workers_can_be_spawned(folder, tmp_path):
 def test_only_files_know_resized_crops(folder):
     with pytest.raises(InputError, match="unknown augmentation of image files 'cutout'"):
         Loader(load(folder).train, 4, augment="cutout")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_sixteen_bits_are_scaled_not_clipped(kind):
+    grey = np.linspace(0, 65535, 64).reshape(8, 8).astype(np.uint16)
+    opened = files.open_image(encoded(Image.fromarray(grey), kind))
+    assert (opened.pixels(1) == (grey >> 8)[:, :, None]).all()
+    assert (opened.pixels(1, (2, 3, 6, 8)) == (grey >> 8)[3:8, 2:6, None]).all()
+
+
+def test_pixels_of_unknown_range_are_refused(tmp_path):
+    path = tmp_path / "f.tif"
+    Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(path)
+    split = Split(Files([path.name], tmp_path, 8), torch.zeros(1).long(), torch.zeros(1).long())
+    with pytest.raises(InputError, match=r"f\.tif is no readable image: its pixels have 32 bits"):
+        next(Loader(split, 1, train=False).epoch(0))
+
+
+def test_workers_outlive_a_signal_to_the_whole_group(tmp_path):
+    """Ctrl-C and a scheduler's SIGTERM reach them too, and the main process still has a step to finish."""
+    save_image(tmp_path / "a.png")
+    split = Split(Files(["a.png"] * 40, tmp_path, 8), torch.zeros(40).long(), torch.arange(40))
+    before = set(multiprocessing.active_children())
+    seen = 0
+    for batch in Loader(split, 1, workers=2).epoch(0):
+        seen += len(batch.labels)
+        if seen == 2:
+            for child in set(multiprocessing.active_children()) - before:
+                os.kill(child.pid, signal.SIGINT)
+                os.kill(child.pid, signal.SIGTERM)
+    assert seen == 40

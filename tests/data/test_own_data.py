@@ -1,6 +1,7 @@
 """Anybody's own data: class folders, CSV, features: what they give, and what they refuse."""
 
 import csv
+import os
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def test_csv_with_own_columns_and_numbers(tmp_path):
         (("image", "label", "split"), [("x.png", "a", "dev")], "line 2: split 'dev' is none of"),
         (("image", "label", "split"), [("x.png", "a", "test")], "no training row"),
         (("image", "label"), [], "has no row"),
-        (("image", "label"), [("y.png", "a"), ("y.png", "b")], r"there is no image .*y\.png \(.*d\.csv, line 2\)"),
+        (("image", "label"), [("y.png", "a")] * 3, r"there is no image .*y\.png \(.*d\.csv, line 2\)"),
     ],
 )
 def test_bad_csv(header, rows, message, tmp_path):
@@ -180,3 +181,71 @@ def test_feature_files_that_are_none(suffix, tmp_path):
     (tmp_path / f"f{suffix}").write_bytes(b"this is no archive")
     with pytest.raises(InputError, match=f"f{suffix}"):
         load(tmp_path / f"f{suffix}")
+
+
+def test_split_folders_in_any_case_are_no_classes(tmp_path):
+    make_folder(tmp_path / "Train", {"a": 3, "b": 2})
+    make_folder(tmp_path / "TEST", {"a": 1, "b": 1})
+    data = load(tmp_path)
+    assert data.class_names == ["a", "b"]
+    assert (len(data.train), len(data.test)) == (5, 2)
+    make_folder(tmp_path / "val", {"a": 1, "b": 1})
+    make_folder(tmp_path / "valid", {"a": 1, "b": 1})
+    with pytest.raises(InputError, match="has val and valid, which both mean val"):
+        load(tmp_path)
+
+
+def test_a_class_folder_whose_name_is_no_utf8(tmp_path):
+    make_folder(tmp_path, {"a": 3, "b": 3})
+    (tmp_path / "b").rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    data = load(tmp_path)
+    assert data.class_names == ["a", "caf\\xe9"]
+    assert all(path.is_file() for path in data.train.inputs)
+
+
+def test_there_is_something_to_test_on(tmp_path):
+    make_folder(tmp_path / "folder", {"a": 1, "b": 1})
+    with pytest.raises(InputError, match="no test split, and none can be made: every class has one sample"):
+        load(tmp_path / "folder")
+    x, y = np.zeros((4, 2), np.float32), np.array([0, 0, 1, 1])
+    full, none = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}, {"x": x[:0], "y": y[:0]}
+    for part, word in (("train", "training"), ("val", "validation"), ("test", "test")):
+        np.savez(tmp_path / "f.npz", **full | {f"{k}_{part}": v for k, v in none.items()})
+        with pytest.raises(InputError, match=f"there is no {word} sample"):
+            load(tmp_path / "f.npz")
+
+
+def test_labels_that_are_no_places_in_a_list_of_classes(tmp_path):
+    np.savez(tmp_path / "f.npz", x=np.zeros((4, 2), np.float32), y=np.array([7, 7, 10**12, 10**12]))
+    with pytest.raises(InputError, match=r"label 1000000000000 would make .* classes: number the classes from 0"):
+        load(tmp_path / "f.npz")
+
+
+def test_a_bare_array_under_another_name(tmp_path):
+    with open(tmp_path / "f.npz", "wb") as file:
+        np.save(file, np.zeros((4, 2)))
+    with pytest.raises(InputError, match=r"is one bare array, not an \.npz"):
+        load(tmp_path / "f.npz")
+
+
+def test_columns_and_folders_that_read_as_numbers(tmp_path):
+    """The command makes numbers of options that look like them."""
+    make_folder(tmp_path / "2018", {"a": 3, "b": 3})
+    rows = [(f"{name}/{k:02}.png", name) for name in "ab" for k in range(3)]
+    (tmp_path / "t.csv").write_text("1,2\n" + "".join(f"{path},{name}\n" for path, name in rows))
+    data = load(tmp_path / "t.csv", image_column=1, label_column=2, images=tmp_path / "2018")
+    assert data.class_names == ["a", "b"]
+    with pytest.raises(InputError, match="in 2018"):
+        load("imagenet-lt", lists=2018)
+
+
+def test_equal_numbers_in_other_words_have_one_order(tmp_path):
+    from longtail.data.folder import _sorted_labels
+
+    assert _sorted_labels({"1", "01", "001", "0"}) == ["0", "001", "01", "1"]
+
+
+@pytest.mark.parametrize("option", [{"tail": "much"}, {"noise": "none"}, {"tail": True}])
+def test_options_of_moons_are_numbers(option):
+    with pytest.raises(InputError, match="must be a number"):
+        load("moons", **option)

@@ -193,7 +193,7 @@ class Dataset:
 
 def fingerprint(name: str, splits: Iterable[Split | None]) -> str:
     """Sixteen hexadecimal digits that change whenever any split's samples, order or labels do."""
-    digest = hashlib.sha256(name.encode())
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape"))
     for split in splits:
         digest.update(b"|")
         if split is not None:

@@ -36,6 +36,9 @@ def moons(*, n: int = 1000, tail: float = 0.05, noise: float = 0.1, seed: int | 
     seed = check_seed(seed)
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:
         raise InputError(f"n must be a whole number of at least 2, got {n!r}")
+    for what, value in (("tail", tail), ("noise", noise)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InputError(f"{what} must be a number, got {value!r}")
     rare = round(n * tail) if 0 < tail < 1 else 0
     if not 0 < rare < n:
         raise InputError(f"tail must be a share in (0, 1) that leaves both classes a point, got {tail!r} of {n}")

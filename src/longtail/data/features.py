@@ -16,6 +16,8 @@ from .profiles import Source
 
 INPUTS = ("features", "x", "f", "inputs", "embeddings", "data")
 LABELS = ("labels", "y", "label", "targets", "target")
+# Whole numbers beyond this and beyond the number of samples are names, not places in a list of classes
+MOST_CLASSES = 100_000
 
 
 def feature_file(path: Path) -> Source:
@@ -58,12 +60,17 @@ def feature_file(path: Path) -> Source:
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as content:
+            content = np.load(path, allow_pickle=False)
+            if not isinstance(content, np.lib.npyio.NpzFile):
+                raise InputError(f"{path} is one bare array, not an .npz: np.savez stores features and labels")
+            with content:
                 return {key: content[key] for key in content.files}
         from safetensors.torch import load_file
 
         return {key: value.float().numpy() if value.is_floating_point() else value.numpy()
                 for key, value in load_file(path).items()}  # fmt: skip
+    except InputError:
+        raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {_reason(error)}") from None
     except Exception as error:  # safetensors has an exception of its own
@@ -113,6 +120,11 @@ def _encode(
         return {split: np.array([place[str(w)] for w in y], dtype=np.int64) for split, y in words.items()}, names
     whole = {split: y.astype(np.int64) for split, y in labels.items()}
     classes = len(given) if given else 1 + max((int(y.max()) for y in whole.values() if len(y)), default=-1)
+    if classes > max(MOST_CLASSES, sum(map(len, whole.values()))):
+        raise InputError(
+            f"{path}: label {classes - 1} would make {classes:,} classes: number the classes from 0, or store the "
+            "labels as strings"
+        )
     for split, y in whole.items():
         outside = np.flatnonzero((y < 0) | (y >= classes))
         if len(outside):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import signal
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -88,6 +89,12 @@ def _open_pillow(data: bytes) -> Opened:
         if reduce > 1:
             image.draft(None, (width // reduce, height // reduce))  # other formats than JPEG ignore it
         part: Any = image if box is None else image.crop(_scaled(box, (width, height), image.size))
+        if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+            # Pillow's own conversion of 16 bits makes everything above 255 white
+            grey = (np.array(part) >> 8).astype(np.uint8)
+            return np.repeat(grey[:, :, None], 3, 2)
+        if image.mode in ("I", "F"):
+            raise ValueError("its pixels have 32 bits, whose range is unknown: store 8 or 16")
         return np.array(part if part.mode == "RGB" else part.convert("RGB"))
 
     return Opened(width, height, pixels)
@@ -220,12 +227,21 @@ class FileFeed:
 
         # The jobs are the "sampler": made here, in order, so that nothing depends on which worker does what.
         reader: Any = self.reader  # has what DataLoader uses of a Dataset, but indexed by jobs
-        loader: Any = DataLoader(reader, batch_size=None, sampler=jobs, num_workers=self.workers, collate_fn=_unchanged)
+        loader: Any = DataLoader(
+            reader, batch_size=None, sampler=jobs, num_workers=self.workers, collate_fn=_unchanged,
+            worker_init_fn=_leave_signals_alone,
+        )  # fmt: skip
         return iter(loader)
 
 
 def _numpy(draw: Draw) -> dict[str, np.ndarray]:
     return {key: value.numpy() for key, value in draw.items()}
+
+
+def _leave_signals_alone(worker: int) -> None:
+    """A signal to the whole group (Ctrl-C, a scheduler's SIGTERM) is for the main process, which still needs us."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _unchanged(result: Any) -> Any:

@@ -24,7 +24,12 @@ def class_folders(
     size: int = 224,
 ) -> Source:
     """``path/CLASS/….jpg``, or ``path/train/CLASS/….jpg`` with ``val`` and ``test`` beside it where there are any."""
-    parts = {SPLITS[sub.name]: sub for sub in _folders(path) if sub.name in SPLITS}
+    parts: dict[str, Path] = {}
+    for sub in _folders(path):
+        if key := SPLITS.get(sub.name.lower()):
+            if key in parts:
+                raise InputError(f"{path} has {parts[key].name} and {sub.name}, which both mean {key}: leave one")
+            parts[key] = sub
     if parts and "train" not in parts:
         raise InputError(f"{path} has {', '.join(sorted(parts))} but no train folder")
     if not parts:
@@ -38,7 +43,10 @@ def class_folders(
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+    try:
+        return sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _scan(path: Path, root: Path) -> dict[str, list[str]]:
@@ -53,7 +61,8 @@ def _scan(path: Path, root: Path) -> dict[str, list[str]]:
         ]
         if not files:
             raise InputError(f"class folder {folder} has no image ({', '.join(SUFFIXES)}): fill it or remove it")
-        classes[folder.name] = sorted(files)
+        # A class name goes into files in UTF-8, also where the folder's own name is none
+        classes[os.fsencode(folder.name).decode("utf-8", "backslashreplace")] = sorted(files)
     return classes
 
 
@@ -82,8 +91,9 @@ def csv_file(
             columns = list(reader.fieldnames or [])
             image = _column(path, columns, image_column, ("image", "path", "file", "filename", "image_path"), "image")
             label = _column(path, columns, label_column, ("label", "class", "target", "y"), "label")
-            split = split_column and _column(path, columns, split_column, (), "split")
-            split = split or ("split" if "split" in columns else None)
+            split = "split" if "split" in columns else None
+            if split_column is not None:
+                split = _column(path, columns, split_column, (), "split")
             for row in reader:
                 key = _split_of(path, reader.line_num, row[split]) if split else "train"
                 if not row[image] or not row[label]:
@@ -96,11 +106,11 @@ def csv_file(
     if "train" not in rows:
         raise InputError(f"{path} has no {'training ' if rows else ''}row")
     names = _sorted_labels({name for part in rows.values() for _, name in part})
-    return _source(path.stem, Path(images or path.parent), rows, names, size, str(path), lines)
+    return _source(path.stem, path.parent if images is None else Path(str(images)), rows, names, size, str(path), lines)
 
 
 def _column(path: Path, columns: list[str], asked: str | None, usual: Sequence[str], what: str) -> str:
-    wanted = [asked] if asked else list(usual)
+    wanted = list(usual) if asked is None else [str(asked)]  # the command reads a column called 1 as a number
     for name in wanted:
         if name in columns:
             return name
@@ -120,7 +130,7 @@ def _split_of(path: Path, line: int, value: str | None) -> str:
 def _sorted_labels(labels: set[str]) -> list[str]:
     """In numerical order if all are whole numbers, alphabetical otherwise."""
     try:
-        return sorted(labels, key=int)
+        return sorted(labels, key=lambda label: (int(label), label))  # 1 and 01 in the same order every time
     except ValueError:
         return sorted(labels)
 

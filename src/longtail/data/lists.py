@@ -162,7 +162,8 @@ def listed(
     """
     listing = LISTINGS[name]
     folder = root / name
-    at, image_root = Path(lists or folder), Path(images or folder)
+    # The command reads a folder called 2018 as a number
+    at, image_root = (folder if given is None else Path(str(given)) for given in (lists, images))
     notes = []
     splits: dict[str, Split] = {}
     class_names: dict[int, str] = {}

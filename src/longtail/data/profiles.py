@@ -133,6 +133,8 @@ def assemble(
             raise InputError("there is no test split, and test_share = 0 makes none: give one or a share above 0")
         keep, cut = stratified(train.labels, classes, test_share, seed=0)
         train, test = train.take(keep), train.take(cut)
+        if len(test) == 0:
+            raise InputError(f"{source.name}: there is no test split, and none can be made: every class has one sample")
         notes.append(f"no test split given: {test_share:.0%} of each class held out ({len(test)} samples)")
     if profile is not None:
         order = shuffled_by_class(train.labels, classes, seed)
@@ -150,8 +152,9 @@ def assemble(
             raise InputError(f"holdout {holdout} takes no sample: no class has two, or the share is too small")
         train, val = train.take(keep), train.take(cut)
         notes.append(f"holdout: {holdout:.0%} of each class moved from training to validation, for tuning only")
-    if len(train) == 0:
-        raise InputError(f"{source.name}: no training sample is left")
+    for what, split in (("training", train), ("validation", val), ("test", test)):
+        if split is not None and len(split) == 0:
+            raise InputError(f"{source.name}: there is no {what} sample")
     return Dataset(
         name=source.name,
         train=train,
