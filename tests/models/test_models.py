@@ -226,12 +226,17 @@ def needy(num_classes, depth):
 def number(num_classes):
     return num_classes
 word = "x"
+def broken(num_classes):
+    raise ValueError("out of paint")
+def other_shape(num_classes):
+    return nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, num_classes))
 """
 
 
 @pytest.fixture
 def user_module(tmp_path, monkeypatch):
     (tmp_path / "their_nets.py").write_text(FACTORY)
+    (tmp_path / "their_bug.py").write_text("undefined")
     monkeypatch.chdir(tmp_path)
 
 
@@ -257,6 +262,10 @@ def test_factory_of_the_user():
         ("their_nets:", "no callable ''"),
         ("no_such_module:net", "module 'no_such_module' cannot be imported"),
         (":net", "cannot be imported"),
+        (".nets:net", "cannot be imported"),
+        ("their_bug:net", "module 'their_bug' cannot be imported .NameError: name 'undefined' is not defined"),
+        ("their_nets:broken", "failed: ValueError: out of paint"),
+        ("their_nets:other_shape", r"cannot take inputs of shape \(12,\): RuntimeError: mat1 and mat2"),
     ],
 )
 def test_factory_mistakes(name, message):

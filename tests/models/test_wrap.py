@@ -198,3 +198,9 @@ def test_distributed_data_parallel(tmp_path):
         assert torch.equal(embeddings, model.embed(x))
     finally:
         dist.destroy_process_group()
+
+
+def test_a_change_in_place_after_the_head_is_noticed():
+    net = wrap(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.ReLU(inplace=True)))
+    with pytest.raises(InputError, match="is not that of its linear layer"):
+        net(torch.randn(5, 4))

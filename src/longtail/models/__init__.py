@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
+import torch
 from torch import nn
 
 from ..errors import InputError, unknown
@@ -112,6 +113,8 @@ def _from_factory(name: str, num_classes: int, shape: tuple[int, ...], head: str
         raise InputError(
             f"model {name!r} cannot be called with {', '.join([*accepted, *options]) or 'nothing'}: {e}"
         ) from e
+    except Exception as e:
+        raise InputError(f"model {name!r} failed: {_brief(e)}") from e
     if not isinstance(module, nn.Module):
         raise InputError(f"model {name!r} must return a torch.nn.Module, got {type(module).__name__}")
     model = module if isinstance(module, Classifier) else wrap(module)
@@ -120,9 +123,29 @@ def _from_factory(name: str, num_classes: int, shape: tuple[int, ...], head: str
             f"model {name!r} has {model.num_classes} outputs, but the data has {num_classes} classes: "
             "let the factory take num_classes"
         )
+    _try(name, model, shape)
     if head == "cosine" and not isinstance(model.head, CosineHead):
         model.head = make_head(head, model.embedding_size, num_classes)
     return model
+
+
+def _try(name: str, model: nn.Module, shape: tuple[int, ...]) -> None:
+    """One forward pass of two blank inputs: what does not fit the data shows before a run begins."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            model(torch.zeros(2, *shape))
+    except InputError:
+        raise
+    except Exception as e:
+        raise InputError(f"model {name!r} cannot take inputs of shape {shape}: {_brief(e)}") from e
+    for module, mode in modes:
+        module.training = mode
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def _import(name: str) -> Any:
@@ -133,8 +156,9 @@ def _import(name: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(where)
-    except (ImportError, ValueError) as e:
-        raise InputError(f"model {name!r}: module {where!r} cannot be imported ({e})") from e
+    except Exception as e:  # the module is the user's: running it can raise anything
+        said = str(e) if isinstance(e, ImportError) else f"{type(e).__name__}: {e}"
+        raise InputError(f"model {name!r}: module {where!r} cannot be imported ({said})") from e
     finally:
         if added:
             sys.path.remove(os.getcwd())
