@@ -7,17 +7,20 @@ import functools
 import json
 import os
 import shutil
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 
 from longtail.engine import finish
 from longtail.engine import run as runs
-from longtail.engine.job import execute
+from longtail.engine.job import execute, prepare
 from longtail.engine.settings import Job
 from longtail.errors import InputError, RunError
 
@@ -259,3 +262,95 @@ def test_of_too_many_training_logits_only_margins_and_classes_are_kept(
     assert Predictions.load(path).train is None
     with pytest.raises(InputError, match="moons is too large for k-NN"):
         do(replace(JOB, method="supcon", out=str(tmp_path / "other")))
+
+
+def test_a_mistake_with_force_does_not_cost_the_finished_run(finished: Path, tmp_path: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"), force=True)
+    shutil.copytree(finished, tmp_path / "run")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir() if p.is_file() and p.name != "lock"}
+    saved = sorted(os.listdir(tmp_path / "run" / "checkpoints"))
+
+    def unharmed() -> bool:
+        now = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir() if p.is_file() and p.name != "lock"}
+        return now == before and sorted(os.listdir(tmp_path / "run" / "checkpoints")) == saved
+
+    with pytest.raises(InputError, match="augment"):
+        do(replace(job, augment="crop-flop"))
+    assert unharmed()
+    broken(job, 0)  # an accident before the first checkpoint
+    assert unharmed()
+    assert not (tmp_path / "run" / ".replaced").exists()
+    broken(job, 3)  # and after it, when the new run is under way
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert not (tmp_path / "run" / ".replaced").exists()
+
+
+def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match=r"is not empty and no run folder"):
+        do(replace(JOB, out=str(tmp_path)))
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_forked_child_does_not_hold_the_lock(tmp_path: Path) -> None:
+    """Workers that read images are forked and outlive a killed run by some seconds."""
+    reading, writing = os.pipe()
+    with runs.RunFolder(tmp_path, {}):
+        child = os.fork()
+        if child == 0:
+            os.write(writing, b"here")
+            time.sleep(60)
+            os._exit(0)
+        os.read(reading, 4)
+    try:
+        with runs.RunFolder(tmp_path, {}):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
+
+
+def test_damaged_records_do_not_stop_a_resumed_run(tmp_path: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"), resume=True)
+    broken(job, 10)
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(b'{"no": "epoch"}\n\xff\n')
+    (tmp_path / "run" / "environment.json").write_text("[1]")
+    assert (do(job)[0] / "summary.json").exists()
+
+
+def test_checkpoints_of_another_run_and_no_place_for_them_are_one_sentence(finished: Path, tmp_path: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"), resume=True, model="linear")
+    broken(job, 10)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    shutil.copytree(finished / "checkpoints", tmp_path / "run" / "checkpoints")
+    with pytest.raises(RunError, match="the checkpoint does not fit the model, it is of another run"):
+        do(job)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    (tmp_path / "run" / "checkpoints").write_text("")
+    with pytest.raises(RunError, match="cannot write"):
+        do(job)
+    assert (do(replace(job, resume=False, force=True))[0] / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 2**32}, r"seed must be a whole number in \[0, 2\^32\)"),
+        ({"device": "meta"}, "device must be cpu, cuda"),
+        ({"device": "mps"}, "device must be cpu, cuda"),
+    ],
+)
+def test_mistakes_show_before_there_is_a_folder(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        do(replace(JOB, out=str(tmp_path / "run"), **changes))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["images", "features", "moons", "cifar"])
+def test_the_name_of_somebodys_file_does_not_choose_the_recipe(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.npz"
+    np.savez(path, features=np.eye(20, 8, dtype=np.float32), labels=np.arange(20) % 2)
+    assert prepare(Job("ce", data=str(path))).recipe.name == "features"
+    assert prepare(Job("ce", data="moons")).recipe.name == "moons"

@@ -122,6 +122,11 @@ def _run(job: Any, track: Sequence[str]) -> None:
 def _say_result(path: Any) -> None:
     import json
 
-    test = json.loads((path / "summary.json").read_text())["test"]
+    from ..errors import InputError
+
+    try:
+        test = json.loads((path / "summary.json").read_text(encoding="utf-8"))["test"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{path / 'summary.json'} cannot be read: --force runs it again") from None
     groups = [f"{k} {100 * g['accuracy']:.1f}" for k, g in test["groups"].items() if g["accuracy"] is not None]
     typer.echo(f"balanced test accuracy {100 * test['balanced']:.2f} % ({', '.join(groups)})", err=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .files import write_bytes, write_json
+from .files import cannot_write, write_bytes, write_json
 
 KEEP = 2
 
@@ -48,8 +48,16 @@ def decode(data: bytes) -> Checkpoint:
 
 def save(folder: Path, step: int, data: bytes) -> None:
     """Write a checkpoint, then remove all but it and the one before."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{step:09d}.safetensors"
+    try:
+        _save(path, data)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _save(path: Path, data: bytes) -> None:
+    folder = path.parent
+    folder.mkdir(parents=True, exist_ok=True)
     digest = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     seal = path.with_suffix(".json")
     # A step saved again (a stage that begins) is unsealed first: never the old checksum beside new bytes

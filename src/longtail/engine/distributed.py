@@ -140,6 +140,8 @@ def pick_device(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise InputError(f"device must be cpu, cuda, cuda:0 and so on, got {name!r}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"device must be cpu, cuda, cuda:0 and so on, got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(
             f"device {name!r} was asked for, but torch {torch.__version__} sees no GPU here: use --device cpu"

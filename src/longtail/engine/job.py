@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .. import __version__, margins, methods, models
-from ..data import Dataset, load
+from ..data import Dataset, load, names
 from ..errors import InputError
 from ..margins import from_data
 from ..plan import Plan
@@ -39,8 +39,9 @@ class Prepared:
 
 def prepare(job: Job) -> Prepared:
     """Load the data, build plan, recipe and model, and write the config; every mistake in the settings shows here."""
-    if isinstance(job.seed, bool) or not isinstance(job.seed, int) or job.seed < 0:
-        raise InputError(f"seed must be a whole number of at least 0, got {job.seed!r}")
+    # scikit-learn, which draws the t-SNE at the end, takes 32 bits
+    if isinstance(job.seed, bool) or not isinstance(job.seed, int) or not 0 <= job.seed < 2**32:
+        raise InputError(f"seed must be a whole number in [0, 2^32), got {job.seed!r}")
     if job.threads is not None:
         if job.threads < 1:
             raise InputError(f"threads must be at least 1, got {job.threads}")
@@ -89,11 +90,13 @@ def prepare(job: Job) -> Prepared:
 
 
 def _recipe(job: Job, data: Dataset) -> Recipe:
-    chosen = recipe.default_for(data.name, data.kind) if job.recipe is None else recipe.get(job.recipe)
+    # By what was asked for, not by the data's own name: somebody's folder may be called images, features or moons
+    name = job.data if job.data in names() else ""
+    chosen = recipe.default_for(name, data.kind) if job.recipe is None else recipe.get(job.recipe)
     if job.recipe is None and job.batch_size is None:
         chosen = chosen.for_samples(len(data.train))
-    named = ("model", "batch_size", "lr", "clip", "ema", "augment")
-    changes = {name: getattr(job, name) for name in named if getattr(job, name) is not None}
+    fields = ("model", "batch_size", "lr", "clip", "ema", "augment")
+    changes = {field: getattr(job, field) for field in fields if getattr(job, field) is not None}
     chosen = chosen.replace(**changes) if changes else chosen
     return chosen if job.epochs is None else chosen.with_epochs(job.epochs)
 
@@ -124,7 +127,10 @@ def execute(
         if not ranks.first:
             _follow(job, ready, ranks, stop)
             return path
-        with RunFolder(path, ready.config) as run:
+        run = RunFolder(path, ready.config)
+        if not job.force:
+            run.refuse_foreign_files()
+        with run:
             found = run.open(resume=job.resume, force=job.force, need=space_needed(ready))
             if found == "finished":
                 say(f"{path} is finished: nothing to do (--force runs it again)")
@@ -132,9 +138,10 @@ def execute(
                 return path
             try:
                 _lead(job, ready, ranks, run, found == "resume", say, lambda: watchers(ready, path), stop)
-            except InputError:
-                # A mistake that shows only now must not leave a run behind that was never begun
-                if found == "fresh":
+            except BaseException as error:
+                # A mistake that shows only now must not leave a run behind that was never begun, and nothing that goes
+                # wrong before there is a checkpoint may cost the run that was to be replaced
+                if found == "fresh" and (isinstance(error, InputError) or run.replaces):
                     run.withdraw()
                 raise
     return path

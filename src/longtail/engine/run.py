@@ -15,7 +15,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -79,6 +79,7 @@ class RunFolder:
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path, self.config = path, dict(config)
         self.checkpoints = path / "checkpoints"
+        self._replaced = path / ".replaced"
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> RunFolder:
@@ -87,6 +88,7 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
+            _held.discard(self._lock)
             self._lock.close()
             self._lock = None
 
@@ -97,11 +99,9 @@ class RunFolder:
     def open(self, *, resume: bool, force: bool, need: int = 0) -> Found:
         """Decide what is to be done here, or refuse in one sentence; ``need`` is the space the run will take."""
         config = None if force else self._config_found()
-        if config is None and not force:
-            self._refuse_foreign_files()
-        if force:
-            self._clear()
-        elif config is not None:
+        if not force:
+            self.refuse_foreign_files()
+        if config is not None:
             changed = differences(identity(config), identity(self.config))
             if changed:
                 kind = "finished run" if self.finished else "run"
@@ -116,14 +116,15 @@ class RunFolder:
                     f"{self.path} holds an unfinished run: add --resume to go on, or --force to start it afresh"
                 )
         self._check_space(need)
+        if force:
+            self._set_aside()
         return "fresh" if config is None else "resume"
 
     def start(self, split: Mapping[str, Any], environment: Mapping[str, Any], keep: bool) -> None:
         """Write what a run says of itself; ``keep`` is whether one goes on that said so before."""
         before: dict[str, Any] = {}
         if keep:
-            before = _read_json(self.path / "environment.json") or {}
-            known = _read_json(self.path / "split.json") or {}
+            before, known = (_read_mapping(self.path / name) for name in ("environment.json", "split.json"))
             if known.get("fingerprint", split["fingerprint"]) != split["fingerprint"]:
                 raise InputError(
                     f"the data has changed since {self.path} was started (fingerprint {known['fingerprint']}, now "
@@ -154,12 +155,12 @@ class RunFolder:
         if not path.is_file():
             return
         kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                row = json.loads(line)
-            except ValueError:
-                break  # the line that was being written
-            if int(row["epoch"]) > epoch:
+                later = int(json.loads(line)["epoch"]) > epoch
+            except (ValueError, KeyError, TypeError):
+                break  # the line that was being written, or no line of ours
+            if later:
                 break
             kept.append(line)
         write_bytes(path, "".join(f"{line}\n" for line in kept).encode())
@@ -178,8 +179,15 @@ class RunFolder:
             write_bytes(self.path / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
 
     def save(self, step: int, data: bytes) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint; from the first on, a run that this one replaces is gone."""
         checkpoint.save(self.checkpoints, step, data)
+        if self.replaces:
+            shutil.rmtree(self._replaced, ignore_errors=True)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a finished run is still there that this one is to replace."""
+        return self._replaced.is_dir()
 
     def latest(self, warn: Callable[[str], None]) -> bytes | None:
         """The newest usable checkpoint."""
@@ -193,9 +201,13 @@ class RunFolder:
         write_json(self.path / "summary.json", summary, indent=None)
 
     def withdraw(self) -> None:
-        """Take back a run that never began; what has a checkpoint stays."""
-        if not any(self.checkpoints.glob("*.safetensors")):
-            self._clear()
+        """Take back a run that never began and put back the one it was to replace; what has a checkpoint stays."""
+        if any(self.checkpoints.glob("*.safetensors")):
+            return
+        self._clear()
+        if self.replaces:
+            _move(self._replaced, self.path, ("checkpoints", *reversed(FILES)))  # the summary last, as ever
+            self._replaced.rmdir()
 
     def _take_lock(self) -> None:
         try:
@@ -206,7 +218,7 @@ class RunFolder:
             raise InputError(f"cannot write the run folder {self.path}: {what}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             self._lock.seek(0)
             who = self._lock.read().strip()
             self._lock.close()
@@ -215,6 +227,9 @@ class RunFolder:
                 f"{self.path} is being written by another process{f' ({who})' if who else ''}: wait for it, or use "
                 "another --out"
             ) from error
+        except OSError as error:
+            raise InputError(f"cannot lock {self.path}: {error.strerror}; use another --out") from error
+        _held.add(self._lock)
         try:
             self._lock.truncate(0)
             self._lock.write(f"process {os.getpid()} on {platform.node()}")
@@ -231,7 +246,10 @@ class RunFolder:
             raise InputError(f"{path} is not a run's config: use another --out, or --force to replace it")
         return config
 
-    def _refuse_foreign_files(self) -> None:
+    def refuse_foreign_files(self) -> None:
+        """Nothing of a run is written, not even its lock, into a folder of something else."""
+        if not self.path.is_dir() or (self.path / "config.json").exists():
+            return
         foreign = [p.name for p in self.path.iterdir() if p.name not in ("lock", "checkpoints") and p.name[0] != "."]
         if foreign:
             raise InputError(f"{self.path} is not empty and no run folder (it holds {foreign[0]}): use another --out")
@@ -243,8 +261,21 @@ class RunFolder:
                 (self.path / name).unlink(missing_ok=True)
             if self.checkpoints.is_dir():
                 shutil.rmtree(self.checkpoints)
+            else:
+                self.checkpoints.unlink(missing_ok=True)
         except OSError as error:
             raise cannot_write(self.path, error) from error
+
+    def _set_aside(self) -> None:
+        """Make room for a new run; a finished one is kept until the new one has a checkpoint."""
+        if self.finished:
+            try:
+                shutil.rmtree(self._replaced, ignore_errors=True)
+                self._replaced.mkdir()
+                _move(self.path, self._replaced, (*FILES, "checkpoints"))
+            except OSError as error:
+                raise cannot_write(self.path, error) from error
+        self._clear()
 
     def _check_space(self, need: int) -> None:
         free = shutil.disk_usage(self.path).free
@@ -252,6 +283,25 @@ class RunFolder:
             raise InputError(
                 f"the run needs about {need / 1e6:.0f} MB, but the disk of {self.path} has {free / 1e6:.0f} MB left"
             )
+
+
+# Locks of this process. A forked child (a worker that reads images) shares them: it would hold them after our death
+_held: set[IO[str]] = set()
+
+
+def _let_go() -> None:
+    for lock in _held:
+        lock.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def _move(source: Path, target: Path, names: Iterable[str]) -> None:
+    for name in names:
+        if (source / name).exists():
+            os.replace(source / name, target / name)
 
 
 def environment(device: str, command: list[str]) -> dict[str, Any]:
@@ -303,6 +353,11 @@ def command_line() -> list[str]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    content = _read_json(path)
+    return content if isinstance(content, dict) else {}
 
 
 def _read_json(path: Path) -> Any:

@@ -319,7 +319,11 @@ class Trainer:
 
     def load(self, state: Checkpoint) -> None:
         """Go on from a checkpoint of the same plan, recipe and data."""
-        self.model.load_state_dict(_under(state.tensors, "model."))
+        try:
+            self.model.load_state_dict(_under(state.tensors, "model."))
+        except RuntimeError as error:
+            what = str(error).splitlines()[-1].strip()
+            raise RunError(f"the checkpoint does not fit the model, it is of another run ({what})") from error
         self.at = Position(**state.meta["at"])
         self.sums = EpochSums(**state.meta["sums"])
         self._resumed = state
