@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from longtail import methods
-from longtail.cli import main
+from longtail.cli import compare, main
 from longtail.engine import finish
 from longtail.engine.pool import run_all
 from longtail.engine.settings import Job
@@ -255,3 +255,27 @@ def wait_for(condition: object, process: subprocess.Popen[str], seconds: float =
             process.kill()
             pytest.fail(f"the run did not get far enough: {process.communicate()[1]}")
         time.sleep(0.02)
+
+
+def test_tables_print_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Brackets in the path of somebody's data are no markup."""
+    parts = {part: {"balanced": 0.5, "groups": {g: {"accuracy": 0.5, "classes": 1} for g in ("head", "torso", "tail")}}
+             for part in ("val", "test")}  # fmt: skip
+    compare._table("a[/b]/f.npz", {"[red]": [parts]}, "method")
+    compare._sweep_table("a[/b]/f.npz", {"[/x]": [parts]})
+    printed = capsys.readouterr().out
+    assert printed.count("a[/b]/f.npz") == 2
+    assert "[red]" in printed
+    assert "[/x]" in printed
+
+
+def test_a_summary_that_cannot_be_read_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "ce", "--data", "moons", "--epochs", "1", "--out", str(tmp_path / "run")]
+    with pytest.raises(SystemExit):
+        main(command)
+    (tmp_path / "run" / "summary.json").write_text("{")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 2
+    assert "summary.json cannot be read: --force runs it again" in capsys.readouterr().err

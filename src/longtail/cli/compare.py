@@ -207,9 +207,10 @@ def spread(values: Sequence[float | None]) -> str:
 
 def _table(title: str, rows: dict[str, list[dict[str, Any]]], first: str) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(first, "runs", "balanced", *GROUPS, title=title, title_justify="left")
+    table = Table(first, "runs", "balanced", *GROUPS, title=escape(title), title_justify="left")
     for name, summaries in rows.items():
         tests = [s["test"] for s in summaries]
         groups = [
@@ -218,22 +219,25 @@ def _table(title: str, rows: dict[str, list[dict[str, Any]]], first: str) -> Non
             else spread([t["groups"][g]["accuracy"] for t in tests])
             for g in GROUPS
         ]
-        table.add_row(name, str(len(tests)), spread([t["balanced"] for t in tests]), *groups)
+        table.add_row(escape(name), str(len(tests)), spread([t["balanced"] for t in tests]), *groups)
     Console().print(table)
 
 
 def _sweep_table(title: str, rows: dict[str, list[dict[str, Any]]]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     has_val = all(s["val"] is not None for summaries in rows.values() for s in summaries)
     scores = {name: mean(s["val"]["balanced"] for s in found) for name, found in rows.items() if found and has_val}
     best = max(scores, key=lambda name: scores[name]) if scores else None
-    table = Table("setting", "runs", "val (chooses)", "test (only shown)", "", title=title, title_justify="left")
+    table = Table(
+        "setting", "runs", "val (chooses)", "test (only shown)", "", title=escape(title), title_justify="left"
+    )
     for name, summaries in rows.items():
         val = spread([s["val"]["balanced"] for s in summaries]) if has_val else "—"
         test = spread([s["test"]["balanced"] for s in summaries])
-        table.add_row(name, str(len(summaries)), val, test, "← chosen on val" if name == best else "")
+        table.add_row(escape(name), str(len(summaries)), val, test, "← chosen on val" if name == best else "")
     Console().print(table)
     if not has_val:
         typer.echo("There is no validation data, so nothing is chosen: --option holdout=0.1 takes some from training.")
