@@ -57,6 +57,14 @@ def train(
     workers: Workers = 0,
     compile: Compile = False,
     track: Annotated[list[str] | None, typer.Option("--track", help="tensorboard or wandb; repeatable.")] = None,
+    begin_with: Annotated[
+        str | None,
+        typer.Option(
+            "--begin-with",
+            metavar="RUN",
+            help="A finished run that is this method's first stage, such as ce for crt, lws and tau-norm.",
+        ),
+    ] = None,
     out: Annotated[str | None, typer.Option("--out", help="Run folder; one of its own under runs/ by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Run again, whatever the folder holds.")] = False,
@@ -79,7 +87,7 @@ def train(
         method, data=data, root=root, options=plain_pairs(option, "--option"), seed=seed,
         knobs=pairs(knobs, "--set"), recipe=recipe, model=model, epochs=epochs, batch_size=batch_size, lr=lr, clip=clip,
         ema=ema, augment=augment, precision=precision, device=device, threads=threads, workers=workers, compile=compile,
-        out=out, resume=resume, force=force, save_seconds=save_every,
+        begin_with=begin_with, out=out, resume=resume, force=force, save_seconds=save_every,
     )  # fmt: skip
     _run(job, tuple(track or ()))
 

@@ -15,7 +15,7 @@ from ..data import Dataset, load, names
 from ..errors import InputError
 from ..margins import from_data
 from ..plan import Plan
-from . import distributed, recipe
+from . import beginning, distributed, recipe
 from .checkpoint import Checkpoint, decode
 from .finish import finish, too_many_logits
 from .net import choose_precision
@@ -161,7 +161,19 @@ def _lead(
     saved = run.latest(lambda text: say(f"warning: {text}")) if goes_on else None
     if job.resume:
         say(f"going on from {run.path}" if saved else f"{run.path} has no usable checkpoint: starting afresh")
-    run.start(_split_facts(ready.data), environment(str(ready.device), job.command()), keep=goes_on)
+    about = environment(str(ready.device), job.command())
+    begun = None
+    if saved is None and job.begin_with is not None:
+        begun = beginning.take(Path(job.begin_with), ready.plan, ready.config, ready.data.counts)
+        about["begun_with"] = Path(job.begin_with).resolve().name
+        say(f"beginning with what {job.begin_with} trained")
+    run.start(_split_facts(ready.data), about, keep=goes_on)
+    if begun is not None:
+        saved = begun.state
+        run.forget_after(0)
+        for row in begun.rows:
+            run.log(row)
+        run.save(begun.steps, saved)
     ranks.bytes_from_first(b"" if saved is None else saved)
     state = decode(saved) if saved else None
     run.forget_after(_epochs_done(ready.plan, ready.recipe, state.meta["at"]) if state else 0)

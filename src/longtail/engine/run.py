@@ -132,6 +132,8 @@ class RunFolder:
                 )
             resumed = int(before.get("resumed", 0)) + 1
             self._environment = {**environment, "started": before.get("started"), "finished": None, "resumed": resumed}
+            if "begun_with" in before:
+                self._environment.setdefault("begun_with", before["begun_with"])
         else:
             self._environment = {**environment, "started": _now(), "finished": None, "resumed": 0}
             write_json(self.path / "config.json", self.config)

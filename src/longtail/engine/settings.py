@@ -31,6 +31,7 @@ class Job:
     threads: int | None = None
     workers: int = 0
     compile: bool = False
+    begin_with: str | None = None
     out: str | None = None
     under: str = "runs"
     resume: bool = False

@@ -1,0 +1,87 @@
+"""A run that begins where another ended: the later stages of cRT, LWS or multi-stage DRO-LT on cross-entropy's network.
+
+Where a method's first stages are the whole of another method (the same objective, data, recipe and seed), training them
+again would give the same bits. ``take`` checks that they are the same, and hands over the state at their end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import methods
+from ..counts import ClassCounts
+from ..errors import InputError
+from ..losses.base import Objective
+from ..plan import Plan, Stage
+from . import checkpoint
+from .run import differences, identity
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A checkpoint after so many steps, and the rows of the epochs up to it."""
+
+    state: bytes
+    steps: int
+    rows: list[dict[str, Any]]
+
+
+def take(path: Path, plan: Plan, config: Mapping[str, Any], counts: ClassCounts) -> Begun:
+    """What a finished run that ``plan`` begins with hands over.
+
+    Raises:
+        InputError: there is no such run, or it is not what the plan begins with; says in what they differ.
+    """
+    try:
+        other = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot begin with {path}: it is not a run folder") from error
+    if not (path / "summary.json").is_file():
+        raise InputError(f"cannot begin with {path}: it is not finished; longtail train … --resume goes on with it")
+    of_method = ("method", "knobs")
+    mine, its = ({k: v for k, v in identity(c).items() if k not in of_method} for c in (config, other))
+    if changed := differences(its, mine):
+        raise InputError(f"cannot begin with {path}, which was trained otherwise: {'; '.join(changed)}")
+    first = methods.build(other["method"], counts, **other["knobs"])
+    if not _begins_with(plan, first):
+        raise InputError(f"cannot begin with {path}: the stages of {plan.method} do not begin with {first.method}'s")
+    found = checkpoint.latest(path / "checkpoints", lambda text: None)
+    at = None if found is None else checkpoint.decode(found[1]).meta["at"]
+    if found is None or at is None or at["stage"] != len(first.stages):
+        raise InputError(f"cannot begin with {path}: the checkpoint of its last step is not there")
+    # Without what its own end was measured to be
+    rows = [{k: v for k, v in row.items() if k not in ("val", "test")} for row in rows]
+    return Begun(found[1], at["done"], rows)
+
+
+def _begins_with(plan: Plan, first: Plan) -> bool:
+    n = len(first.stages)
+    following = plan.stages[n] if n < len(plan.stages) else None
+    return (
+        len(plan.stages) >= n
+        and (plan.head, plan.head_bias) == (first.head, first.head_bias)
+        and all(_same(a, b) for a, b in zip(plan.stages, first.stages))
+        # A stage that goes on in the schedule of the one before would have changed that one's
+        and (following is None or following.restart)
+    )
+
+
+def _same(a: Stage, b: Stage) -> bool:
+    plain = [f.name for f in fields(Stage) if f.name != "objective"]
+    return all(getattr(a, n) == getattr(b, n) for n in plain) and _same_objective(a.objective, b.objective)
+
+
+def _same_objective(a: Objective, b: Objective) -> bool:
+    mine, its = dict(a.named_buffers()), dict(b.named_buffers())
+    return (
+        (str(a), a.coefficients) == (str(b), b.coefficients)
+        and mine.keys() == its.keys()
+        and all(torch.equal(mine[name], its[name]) for name in mine)
+    )
