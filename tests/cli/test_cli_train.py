@@ -87,7 +87,7 @@ def test_a_normalised_head_is_the_models_own(tmp_path: Path, capsys: pytest.Capt
         (["ce", "--epochs", "0"], "epochs must be a whole number of at least 1, got 0"),
         (["ce", "--lr", "-1"], "lr must be a number above 0, got -1.0"),
         (["ce", "--batch-size", "0"], "batch_size must be a whole number"),
-        (["ce", "--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
+        (["ce", "--seed", "-1"], "seed must be a whole number in [0, 2^32), got -1"),
         (["ce", "--precision", "fp8"], "precision"),
         (["ce", "--device", "gpu"], "device must be cpu, cuda"),
         (["ce", "--device", "cuda"], "sees no GPU here"),
