@@ -247,6 +247,8 @@ def section(result: dict[str, Any]) -> str:
         "variant", "settings", "balanced", "against no pull", "head", "torso", "tail", "tail variance, test",
         "intra/inter, test", "tail alive (%)", "cost a step",
     ]  # fmt: skip
+    planned = IMAGES if not any(v["tuning"] for v in variants.values()) else {**TUNED, **CHOICES}
+    rows += [[name, *["not run"] * (len(head) - 1)] for name in planned if name not in variants]
     git = ", ".join(sorted({v["git"][:10] for v in variants.values()}))
     lines = [
         f"## {result['data']}",

@@ -127,6 +127,20 @@ def test_runs_of_unequal_length_are_not_compared(tmp_path):
     assert by_text(read(tmp_path))["ELM is above LogAdj overall"].verdict == "confirmed (one seed)"
 
 
+def test_variances_of_few_classes_have_a_wide_interval(tmp_path):
+    """Two ratios, .75 and .8: the normal quantile would call that certain, Student's with one degree of freedom not."""
+    for method, variances in (("elm", [0.75, 0.8]), ("logadj", [1.0, 1.0])):
+        run = make_run(tmp_path / method, method)
+        both = variances + [None] * (len(SMALL) - 2)
+        edit(run, "summary.json", diagnostics={"margin_variance": {"train": both, "test": both}})
+    claim = by_text(read(tmp_path))["Margins vary less under ELM than under LogAdj (test samples)"]
+    logs = np.log([0.75, 0.8])
+    half = 12.7062 * logs.std(ddof=1) / 2**0.5  # t, 97.5 %, 1 degree of freedom
+    low, middle, high = np.exp(logs.mean() + np.array([-half, 0, half]))
+    assert claim.number == f"variance × {middle:.3f} [{low:.3f}, {high:.3f}], smaller in 2 of 2 classes"
+    assert claim.verdict == "undecided"
+
+
 def test_an_empty_group_is_not_applicable(tmp_path):
     for method in ("elm", "logadj"):
         make_run(tmp_path / method, method, counts=(200, 150, 60))

@@ -126,7 +126,11 @@ def _variance_claim(text: str, elm: Group, other: Group, split: str) -> Claim:
         return Claim(text, where, "–", NOT_TESTED, "fewer than two classes have a margin variance in both")
     logs = np.log(ours[both] / theirs[both])
     middle, error = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(logs.size)
-    ratio, low, high = (math.exp(middle + d * Z95 * error) for d in (0, -1, 1))
+    from scipy import stats  # takes long to import
+
+    # Student's quantile: with few classes their spread is known from as few numbers
+    width = float(stats.t.ppf(0.975, logs.size - 1)) * error
+    ratio, low, high = (math.exp(middle + d * width) for d in (0, -1, 1))
     fewer = int((logs < 0).sum())
     number = f"variance × {ratio:.3f} [{low:.3f}, {high:.3f}], smaller in {fewer} of {logs.size} classes"
     seeds = min(len(elm.runs), len(other.runs))
