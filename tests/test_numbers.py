@@ -1,5 +1,6 @@
 """No number is typed: README's table and the page of results say what `results/` holds."""
 
+import importlib.util
 import json
 import re
 import statistics
@@ -40,6 +41,30 @@ def test_the_page_of_results_is_generated_from_the_results(tmp_path):
     report = html.write(runs.find([RESULTS]), tmp_path / "report")
     html.write_docs(report, tmp_path / "results.md")
     assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
+
+
+def ablation():
+    spec = importlib.util.spec_from_file_location("ablation", ROOT / "benchmarks" / "ablation.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_the_ablation_is_generated_from_the_results():
+    assert ablation().page(RESULTS / "ablation") == (ROOT / "docs" / "ablation.md").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((RESULTS / "ablation").glob("*.json")), ids=lambda p: p.stem)
+def test_the_ablation_was_tuned_on_validation_data_with_other_seeds(path):
+    module, found = ablation(), json.loads(path.read_text())
+    for name, variant in found["variants"].items():
+        assert re.fullmatch(r"[0-9a-f]{40}", variant["git"]), "made from a clean, committed tree"
+        assert max(run["seed"] for run in variant["runs"]) < 1000  # tuning seeds start there
+        if variant["tuning"]:
+            best = max((t for t in variant["tuning"] if t["val"] is not None), key=lambda t: t["val"])
+            assert best.items() - {("val", best["val"])} <= variant["knobs"].items()
+            assert len(variant["tuning"]) == len(module.TUNED[name][2])
+    assert not re.search(r"/(tmp|home|root|work)/", json.dumps(found)), "no path of somebody's machine"
 
 
 @pytest.mark.parametrize("folder", sorted(p.parent for p in RESULTS.rglob("config.json")), ids=lambda p: p.name)
