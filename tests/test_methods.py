@@ -145,6 +145,8 @@ def test_lam_zero_is_exactly_the_plain_loss_and_needs_no_embeddings():
         ("elm", {"sampler": "pears"}, "did you mean 'pairs'"),
         ("elm", {"memory": 4, "memory_ema": 1.0}, "memory_ema is the decay of an average of the weights, at least 0"),
         ("elm", {"memory_ema": 0.9}, "it needs a memory, such as memory=16"),
+        ("elm", {"memory_warmup": 5}, "memory_warmup=5 limits a memory, and there is none"),
+        ("elm", {"memory": 4, "memory_warmup": -1}, "warmup must be a whole number >= 0, got -1"),
         ("elm", {"memory_age": 5}, "memory_age=5 limits a memory, and there is none: it needs one, such as memory=16"),
         ("elm-relative", {"memory_below": 9}, "memory_below=9 limits a memory, and there is none"),
         ("elm", {"memory": float("inf")}, "memory must be a whole number, got inf"),
@@ -161,11 +163,11 @@ def test_bad_names_and_knobs(name, given, message):
 
 
 def test_elm_relative_may_set_in_late_within_one_schedule():
-    plan = methods.build("elm-relative", COUNTS, start=0.5, memory=4, memory_below=100)
+    plan = methods.build("elm-relative", COUNTS, start=0.5, memory=4, memory_below=100, memory_warmup=7)
     first, second = plan.stages
     assert [type(t).__name__ for _, t in first.objective.weighted] == ["MarginCrossEntropy"]
     assert (second.restart, plan.epochs(10)) == (False, [5, 5])
-    assert second.objective.memory.below == 100
+    assert (second.objective.memory.below, second.objective.memory.warmup) == (100, 7)
     assert all(methods.build("elm-relative", COUNTS).traits().values()) is False  # α = 0 is no margin
     assert len(methods.build("elm-relative", COUNTS).stages) == 1
 

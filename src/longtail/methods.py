@@ -163,12 +163,13 @@ def elm(
     memory: int = 0,
     memory_age: int = 0,
     memory_below: int = 0,
+    memory_warmup: int = 0,
     memory_ema: float = 0.0,
     sampler: Literal["instance", "pairs"] = "instance",
     scaled: bool = False,
 ) -> dict[str, Any]:
     """Logit adjustment + λ·Ω_pull with margin α: the paper's objective; `memory` keys a class beyond the batch."""
-    remembered = _memory(counts, memory, memory_age, memory_below)
+    remembered = _memory(counts, memory, memory_age, memory_below, memory_warmup)
     objective = ELM(counts, alpha=alpha, lam=lam, tau=tau, memory=remembered, scaled=scaled)
     return {"stages": (Stage("train", objective, sampler=sampler, key_ema=_key_ema(memory, memory_ema)),)}
 
@@ -182,6 +183,7 @@ def elm_relative(
     memory: int = 0,
     memory_age: int = 0,
     memory_below: int = 0,
+    memory_warmup: int = 0,
     memory_ema: float = 0.0,
     sampler: Literal["instance", "pairs"] = "instance",
     scaled: bool = False,
@@ -192,7 +194,7 @@ def elm_relative(
     """
     if not 0 <= start < 1:
         raise InputError(f"start is the share of training before the pull sets in, at least 0 and below 1, got {start}")
-    remembered = _memory(counts, memory, memory_age, memory_below)
+    remembered = _memory(counts, memory, memory_age, memory_below, memory_warmup)
     objective = Objective(
         (1.0, MarginCrossEntropy(counts, margin=Margin.log_ratio(tau))),
         (lam, RelativePull(counts, alpha=alpha, scaled=scaled)),
@@ -207,14 +209,14 @@ def elm_relative(
     return {"stages": (first, pull)}
 
 
-def _memory(counts: ClassCounts, capacity: int, age: int, below: int) -> ClassMemory | None:
+def _memory(counts: ClassCounts, capacity: int, age: int, below: int, warmup: int) -> ClassMemory | None:
     """A memory of so many embeddings a class, none for 0; an age or a count of 0 sets no limit."""
     if capacity == 0:
-        for name, value in (("memory_age", age), ("memory_below", below)):
+        for name, value in (("memory_age", age), ("memory_below", below), ("memory_warmup", warmup)):
             if value:
                 raise InputError(f"{name}={value} limits a memory, and there is none: it needs one, such as memory=16")
         return None
-    return ClassMemory(counts, capacity=capacity, max_age=age or None, below=below or None)
+    return ClassMemory(counts, capacity=capacity, max_age=age or None, below=below or None, warmup=warmup)
 
 
 def _key_ema(capacity: int, decay: float) -> float | None:
