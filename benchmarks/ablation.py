@@ -163,7 +163,8 @@ class Ablation:
             options = how.model_options if self.args.model in (None, how.model) else {}
             model = models.build(self.args.model or how.model, data.num_classes, data.input_shape, **options)
             trainer = Trainer(model, plan, data.train, how, 0, torch.device("cpu"), None, False, 0, Ranks(), ())
-            trainer._enter(len(plan.stages) - 1)
+            for stage in range(len(plan.stages)):
+                trainer._enter(stage)
             if (memory := trainer.objective.memory) is not None and data.kind == "images":
                 memory.push(torch.randn(len(data.train), 64), data.train.labels, torch.arange(len(data.train)))
             batches = (b for epoch in range(10**6) for b in trainer.loader.epoch(epoch))
