@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import __version__, margins, methods, models
+from .. import __version__, methods, models
 from ..data import Dataset, load, names
 from ..errors import InputError
 from ..margins import from_data
@@ -271,8 +271,3 @@ def _introduce(ready: Prepared, say: Callable[[str], None]) -> None:
         say("  " + ", ".join(f"{k} = {v}" for k, v in shown.items()))
     for decision in ready.config["decisions"]:
         say(f"  {decision}")
-
-
-def _readable(value: Any) -> str:
-    """A knob as code; a function of the counts is a mapping in a config."""
-    return repr(margins.from_data(value)) if isinstance(value, dict) else str(value)
