@@ -72,6 +72,7 @@ def test_values_are_those_of_the_functions(made):
     assert s["diagnostics"]["dmax"]["mean"] == pytest.approx(float(d.mean()), rel=1e-4)
     tail = [float(d[p.train.labels == c].mean()) for c in (3, 4, 5)]
     assert s["diagnostics"]["dmax"]["mean_by_group"]["tail"] == pytest.approx(np.mean(tail), rel=1e-4)
+    assert s["diagnostics"]["dmax"]["by_class"][3:6] == pytest.approx(tail, rel=1e-4)
     one = theory.proposition1(p.train.embeddings, p.train.labels, Power(0.5, of="count")(ClassCounts(N)))
     assert s["theory"]["proposition1"]["holds"] == s["theory"]["proposition1"]["of"] == 5
     assert s["theory"]["proposition1"]["pull"] == pytest.approx(one.pull.tolist(), rel=1e-5)

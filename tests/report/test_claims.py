@@ -1,9 +1,11 @@
 """Claims: the numbers are those of the paired comparison, and a verdict says no more than they allow."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fake_runs import SMALL, edit, make_run, predictions
 from longtail import ClassCounts
@@ -17,6 +19,12 @@ from longtail.report.runs import find
 def read(path):
     (data,) = datasets(find([path]).runs)
     return data
+
+
+def set_distances(run, values):
+    summary = json.loads((run / "summary.json").read_text())
+    summary["diagnostics"]["dmax"]["by_class"] = values
+    (run / "summary.json").write_text(json.dumps(summary))
 
 
 def by_text(data):
@@ -98,14 +106,42 @@ def test_the_papers_claims_on_runs_drawn_as_it_says(four):
     assert found["An embedding margin helps: one-stage DRO-LT is above CE"].verdict in ("contradicted", "undecided")
 
 
-def test_the_rule_for_verdicts_is_printed_and_does_not_claim_intervals_that_are_not_there(four):
-    table = claims.table(four)
-    assert table.note == claims.RULE
-    for row in table.rows:
-        if row[0].startswith("d_max"):
-            assert "[" not in row[2]
-            assert row[4].startswith("no interval")
-    assert "d_max: no interval" in table.note
+FAR = "d_max (training data, over the largest norm) is larger under CE than under ELM"
+TIGHT = "Tail classes are tighter under ELM than under LogAdj (d_max of the tail)"
+
+
+def test_the_rule_for_verdicts_is_printed(four):
+    assert claims.table(four).note == claims.RULE
+
+
+def test_d_max_has_the_interval_of_its_classes(four):
+    ce, elm = pair(four, "ce", "elm")
+    rows = [[run.get("diagnostics", "dmax", "by_class") for run in group.runs] for group in (ce, elm)]
+    gaps = np.mean(rows[0], 0) - np.mean(rows[1], 0)
+    low, high = stats.t.interval(0.95, len(gaps) - 1, gaps.mean(), stats.sem(gaps))
+    claim = by_text(four)[FAR]
+    assert f"({gaps.mean():+.4f} [{low:+.4f}, {high:+.4f}], same sign in 2 of 2 seeds)" in claim.number
+    assert claim.number.endswith(f"larger in {(gaps > 0).sum()} of {len(gaps)} classes")
+
+
+def test_a_difference_of_d_max_that_the_classes_do_not_share_is_undecided(tmp_path):
+    for method, tail in {"logadj": [0.3, 0.7], "elm": [0.65, 0.4]}.items():
+        set_distances(make_run(tmp_path / method, method), [0.9, 0.5, 0.5, 0.5, *tail])
+    claim = by_text(read(tmp_path))[TIGHT]
+    assert claim.verdict == "undecided"
+    assert "[-" in claim.number
+
+
+def test_runs_that_kept_no_d_max_by_class_have_no_interval_and_one_seed_decides_nothing(tmp_path):
+    for method in ("ce", "elm"):
+        for seed in range(2):
+            set_distances(make_run(tmp_path / f"{method}-{seed}", method, seed=seed), None)
+    claim = by_text(read(tmp_path))[FAR]
+    assert (claim.verdict, claim.note) == ("confirmed", "no interval: the runs kept no d_max by class")
+    assert "[" not in claim.number
+    for method in ("ce", "elm"):
+        shutil.rmtree(tmp_path / f"{method}-1")
+    assert by_text(read(tmp_path))[FAR].verdict == "undecided"
 
 
 def test_what_was_not_run_is_not_tested_and_says_what_is_needed(tmp_path):

@@ -194,6 +194,7 @@ def _geometry(predictions: Predictions, counts: ClassCounts, picks: list[int]) -
     found["dmax"] = {
         "train": _by_label(unit, y, picks),
         "normaliser": norm,
+        "by_class": per_class.tolist(),
         "mean_by_group": _group_means(per_class, counts),
         "mean": float(unit.mean()),
     }
