@@ -130,6 +130,34 @@ def test_alive_is_the_mean_over_epochs_of_runs_with_a_pull(tmp_path):
     assert rows_of(table)["ELM"]["Tail"] is None
 
 
+def test_the_size_of_the_embedding_term_is_what_it_adds_to_the_logit_loss(tmp_path):
+    make_run(tmp_path / "ce", "ce")
+    for seed, scale in ((0, 1), (1, 3)):
+        run = make_run(tmp_path / f"elm-{seed}", "elm", seed=seed)
+        rows = [
+            {"loss": 2.5 * scale, "parts": {"logit": 2.0 * scale, "pull": 50.0 * scale}},
+            {"loss": 1.0 * scale, "parts": {"logit": 0.9 * scale, "pull": 10.0 * scale}},
+            {"loss": 7.0, "parts": {"logit": 7.0}},  # a later stage without the term
+        ]
+        (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (data,) = read(tmp_path)
+    table = details.size(data)
+    (row,) = table.rows
+    assert row[0] == "ELM"
+    assert row[1:] == pytest.approx([4.0, 1.0, 20.0, 1.8, 0.2, 10.0])
+    (tmp_path / "elm-1" / "metrics.jsonl").write_text("")
+    (data,) = read(tmp_path)
+    assert details.size(data) is None
+
+
+def test_the_tail_s_variance_is_that_of_the_summary(tmp_path):
+    run = make_run(tmp_path / "a", "ce")
+    (data,) = read(tmp_path)
+    row = rows_of(details.embeddings(data))["CE"]
+    kept = json.loads((run / "summary.json").read_text())["diagnostics"]["class_variance"]["by_group"]
+    assert (row["Variance, tail, train"], row["Variance, tail, test"]) == (kept["train"]["tail"], kept["test"]["tail"])
+
+
 def test_theory_and_embeddings_need_embeddings(tmp_path):
     run = make_run(tmp_path / "a", "ce")
     (data,) = read(tmp_path)

@@ -14,6 +14,11 @@ from .runs import Run, Skipped, as_number, dig
 from .tables import Cell, Table
 
 
+def about_embeddings(data: DataSet) -> list[Table]:
+    """The tables on embeddings for which there are runs."""
+    return [t for t in (embeddings(data), alive(data), size(data), theory(data)) if t is not None]
+
+
 def embeddings(data: DataSet) -> Table | None:
     """Diagnostics of logits and embeddings, mean over seeds; None where no run has any."""
     paths: dict[str, tuple[str, ...]] = {
@@ -23,6 +28,11 @@ def embeddings(data: DataSet) -> Table | None:
     numbers: dict[str, tuple[str, ...]] = {
         "d_max, train": ("dmax", "mean"),
         **{f"d_max, {g}": ("dmax", "mean_by_group", g) for g in GROUPS if data.sizes[g]},
+        **{
+            f"Variance, tail, {split}": ("class_variance", "by_group", split, "tail")
+            for split in ("train", "test")
+            if data.sizes["tail"]
+        },
         "Intra/inter, train": ("intra_inter", "train"),
         "Intra/inter, test": ("intra_inter", "test"),
         "NC1": ("neural_collapse", "nc1"),
@@ -39,8 +49,9 @@ def embeddings(data: DataSet) -> Table | None:
     columns = ["Method", *paths, *numbers, "Margin variance, train", "Margin variance, test"]
     note = (
         "k-NN and nearest-class-mean: balanced test accuracy in per cent. d_max: mean largest distance to a training "
-        "sample of the same class, over the largest norm. Margin variance: mean over classes. NC1: within-class over "
-        "between-class scatter of training embeddings (0 is full collapse)."
+        "sample of the same class, over the largest norm. Variance: mean squared distance to the class mean, mean over "
+        "the tail's classes. Margin variance: mean over classes. NC1: within-class over between-class scatter of "
+        "training embeddings (0 is full collapse)."
     )
     return Table(f"embeddings-{slug(data.title)}", "Embeddings and margins", columns, rows, note)
 
@@ -114,6 +125,32 @@ def alive(data: DataSet) -> Table | None:
     )
     columns = ["Method", "All", "Head", "Torso", "Tail"]
     return Table(f"alive-{slug(data.title)}", "Anchors with a positive", columns, rows, note)
+
+
+def size(data: DataSet) -> Table | None:
+    """What the embedding term adds to the logit loss when it is first and last felt; None where no run has one."""
+    rows: list[list[Cell]] = []
+    for group in data.groups:
+        sizes = [found for run in group.runs if (found := _sizes(run)) is not None]
+        if len(sizes) == len(group.runs):  # a mean over other seeds than the row's would mislead
+            rows.append([group.label, *(sum(values) / len(values) for values in zip(*sizes))])
+    if not rows:
+        return None
+    what = ("logit loss", "embedding loss × weight", "share of the whole in %")
+    columns = ["Method", *(f"{when} epoch: {name}" for when in ("First", "Last") for name in what)]
+    note = "Means over an epoch's training batches; of a method of several stages, the epochs that have both losses."
+    return Table(f"size-{slug(data.title)}", "Size of the embedding term", columns, rows, note)
+
+
+def _sizes(run: Run) -> list[float] | None:
+    """Logit loss, all else that was added to it, and the share of that, in the first and last epoch with both."""
+    found = []
+    for row in run.metrics:
+        whole, logit, parts = as_number(dig(row, "loss")), as_number(dig(row, "parts", "logit")), dig(row, "parts")
+        if whole is not None and logit is not None and isinstance(parts, dict) and len(parts) > 1:
+            rest = whole - logit
+            found.append([logit, rest, 100 * rest / whole if whole else 0.0])
+    return [*found[0], *found[-1]] if found else None
 
 
 def table1() -> Table:

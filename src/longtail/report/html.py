@@ -102,8 +102,9 @@ def _make(found: Found, out: Path) -> Report:
     looks = drawing.looks_for(sets)
     sections = []
     for data in sets:
-        optional = [details.confusions(data), details.embeddings(data), details.alive(data), details.theory(data)]
-        shown = [tables.results(data), claims.table(data), tables.breakdown(data), *(t for t in optional if t)]
+        shown = [tables.results(data), claims.table(data), tables.breakdown(data)]
+        shown += [mistakes] if (mistakes := details.confusions(data)) is not None else []
+        shown += details.about_embeddings(data)
         drawings = drawing.draw(data, out / "figures", looks)
         sections.append(Section(data, shown, drawings, tables.per_class(data)))
     general = [details.table1(), details.not_run(sets)]

@@ -28,10 +28,8 @@ def results_page(sets: Sequence[DataSet], found: Found, pictures: Mapping[str, S
     for data in sets:
         parts += [f"## {data.title}", tables.results(data).markdown(), tables.noise(data), "### The paper's claims"]
         parts += [paragraph(data), claims.table(data).markdown()]
-        optional = (tables.breakdown(data), details.embeddings(data), details.alive(data), details.theory(data))
-        for table in optional:
-            if table is not None:
-                parts += [f"### {table.title}", table.markdown()]
+        for table in (tables.breakdown(data), *details.about_embeddings(data)):
+            parts += [f"### {table.title}", table.markdown()]
         if pictures.get(data.title):
             parts.append("### Figures")
             parts += [f"![{caption}]({address})\n\n*{caption}*" for caption, address in pictures[data.title]]
