@@ -233,7 +233,7 @@ def apply(
     elif value is None:
         if val is None:
             raise InputError(
-                f"choosing {knob} needs a validation part (val_logits, val_labels): give it, or set {knob}"
+                f"choosing {knob} needs a validation part (val_logits, val_labels): give it, or {knob}'s value"
             )
         candidates = tuple(GRIDS[kind] if grid is None else grid)
         if kind == "lws" and predictions.train is None and grid is None:

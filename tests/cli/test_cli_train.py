@@ -236,6 +236,7 @@ def test_sweep_chooses_on_validation_and_only_shows_test(
         (["compare", "--methods", "nope", "--seeds", "1"], "unknown method 'nope'"),
         (["sweep", "elm", "--grid", "lam"], "--grid takes name=value"),
         (["sweep", "elm", "--grid", "lam=1,1"], "needs different values"),
+        (["sweep", "elm", "--grid", "lam=0.1,1e-1"], "needs different values"),
         (["sweep", "elm", "--grid", "lam=1", "--set", "lam=2"], "give it once"),
     ],
 )

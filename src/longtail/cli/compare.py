@@ -117,7 +117,7 @@ def sweep(
 
     axes = {name: [v for v in values.split(",") if v] for name, values in pairs(grid, "--grid").items()}
     for name, values in axes.items():
-        if not values or len(set(values)) < len(values):
+        if not values or len({_plain(v) for v in values}) < len(values):
             raise InputError(f"--grid {name} needs different values, separated by commas")
     fixed = pairs(knobs, "--set")
     if both := [name for name in axes if name in fixed]:
@@ -138,6 +138,14 @@ def sweep(
     _sweep_table(f"{method} on {data}, balanced accuracy in %", rows)
     _report(outcomes, Path(out))
     _fail_if_any(outcomes)
+
+
+def _plain(value: str) -> str | float:
+    """A value of a grid as it is compared with others: 0.1 and 1e-1 are one."""
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def _name(point: dict[str, str]) -> str:
