@@ -20,8 +20,8 @@ from .files import write_bytes
 from .reading import reading
 from .run import RunFolder
 
-# Training logits beyond this many numbers are not kept: iNaturalist's would be 14 GB
-MOST_LOGITS = 10**8
+# Training logits beyond this many numbers are not kept: ImageNet-LT's are 0.5 GB, iNaturalist's would be 14
+MOST_LOGITS = 2 * 10**8
 
 
 def too_many_logits(data: Dataset) -> bool:

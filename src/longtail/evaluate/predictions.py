@@ -10,7 +10,7 @@ A file of predictions is ``.safetensors`` or ``.npz`` (read without pickle) with
 ``counts``                                       optional, (C,): training samples a class; else from ``train_labels``
 ``head_weight``, ``head_bias``                   optional, (C, K) and (C,): the last layer, for τ-normalisation; with
                                                  embeddings, logits may be left out
-``train_predicted``, ``train_margins``           (N,) each, in place of training logits of more than 10⁸ numbers:
+``train_predicted``, ``train_margins``           (N,) each, in place of training logits of more than 2 · 10⁸ numbers:
                                                  there is no train part then
 ===============================================  ==================================================================
 """
