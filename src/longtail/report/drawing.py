@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..counts import GROUPS
 from ..errors import InputError
-from . import claims, figures, style
+from . import claims, figures, paper, style
 from .differences import partner
 from .grouping import SHORT, SYMBOL, DataSet, Group, knob_text, slug
 from .runs import Run, as_number
@@ -54,11 +54,33 @@ def looks_for(sets: Sequence[DataSet]) -> dict[str, Style]:
 
 
 def shown(data: DataSet) -> list[Group]:
-    """The groups that figures 2, 3, 4 and 6 draw: no sweep's other values, default knobs first, not too many."""
+    """The groups that figures 2, 3, 4 and 6 draw: no sweep's other values, and not too many."""
     swept = [g for sweep in claims.sweeps(data) for g in sweep.groups if g.changed]
     kept = [g for g in data.groups if g not in swept] or data.groups
-    best = sorted(kept, key=lambda g: len(g.changed) > 0)[:MOST_CURVES]
+    best = sorted(kept, key=_importance)[:MOST_CURVES]
     return [g for g in data.groups if g in best]
+
+
+def _importance(group: Group) -> int:
+    """The paper's one-stage methods first, then variants of ELM, other methods, and their variants."""
+    row = paper.result(group.method)
+    if group.changed:
+        return 1 if group.method == "elm" else 3
+    return 0 if row is not None and not row.multi_stage else 2
+
+
+def _of_its_own(groups: Sequence[Group]) -> tuple[list[Group], str]:
+    """The groups without those that only put a new head on an earlier one's embeddings, and a sentence that says so."""
+    kept: list[Group] = []
+    twins: dict[str, list[str]] = {}
+    for group in groups:
+        mine = group.first.get("diagnostics", "dmax", "train")
+        twin = next((g for g in kept if mine and g.first.get("diagnostics", "dmax", "train") == mine), None)
+        if twin is None:
+            kept.append(group)
+        else:
+            twins.setdefault(twin.label, []).append(group.label)
+    return kept, "".join(f" {', '.join(same)}: the embeddings of {label}." for label, same in twins.items())
 
 
 Possible = tuple[int, str, str, Callable[[], "Figure"]]
@@ -69,7 +91,7 @@ def _possible(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
     left_out = len(data.groups) - len(groups)
     rest = f" {left_out} more configurations are in the tables only." if left_out else ""
     title, seed = data.title, _seed_note(groups)
-    planar = _points(data, "embeddings2d", "train")
+    planar = _points(data, groups, "embeddings2d", "train")
     if planar:
         inputs = _moons(data)
         first = "Training data and " if inputs else ""
@@ -97,11 +119,12 @@ def _possible(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
                     curves, split=split, title=title, looks=looks
                 ),
             )
-    distances = _curves(data, groups, "dmax", "train")
+    apart, same = _of_its_own(groups)
+    distances = _curves(data, apart, "dmax", "train")
     if distances:
-        caption = f"Largest distance within the class on {title} for three labels, training samples{seed}.{rest}"
+        caption = f"Largest distance within the class on {title} for three labels, training samples{seed}.{same}{rest}"
         yield 4, "dmax", caption, lambda: figures.dmax_distributions(distances, title=title, looks=looks)
-    maps = _points(data, "tsne")
+    maps = _points(data, apart, "tsne")
     if maps:
         caption = f"t-SNE of training embeddings of up to five classes a group on {title}{seed}."
         yield 5, "tsne", caption, lambda: figures.tsne(maps, data.class_group, title=title)
@@ -155,11 +178,11 @@ def _panel_title(data: DataSet, label: int) -> str:
     return f"{named} ({data.class_group[label]}, n = {int(data.counts.n[label])})"
 
 
-def _points(data: DataSet, *path: str) -> dict[str, dict[str, list[float]]]:
+def _points(data: DataSet, groups: Sequence[Group], *path: str) -> dict[str, dict[str, list[float]]]:
     """Points by method, the paper's three panels first, at most six."""
     found = {}
     rank = {method: i for i, method in enumerate(_PANELS)}
-    order = sorted(shown(data), key=lambda g: (len(g.changed) > 0, rank.get(g.method, len(rank))))
+    order = sorted(groups, key=lambda g: (len(g.changed) > 0, rank.get(g.method, len(rank))))
     for group in order:
         points = group.first.get("diagnostics", *path)
         columns = [points.get(k) for k in ("x", "y", "labels")] if isinstance(points, dict) else []

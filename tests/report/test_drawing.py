@@ -1,0 +1,59 @@
+"""Which runs figures draw where there are too many, and which would hide one another."""
+
+import json
+import shutil
+
+import pytest
+
+from fake_runs import make_run
+from longtail.report import drawing
+from longtail.report.grouping import datasets
+from longtail.report.runs import find
+
+
+def read(path):
+    (data,) = datasets(find([path]).runs)
+    return data
+
+
+def labels(groups):
+    return [group.label for group in groups]
+
+
+@pytest.fixture
+def many(tmp_path):
+    for method in ("ce", "cb-focal", "ldam-drw", "logadj", "dro-lt", "tau-norm", "elm", "crt", "lws"):
+        make_run(tmp_path / method, method)
+    make_run(tmp_path / "memory", "elm", memory=16)
+    make_run(tmp_path / "vs", "vs", tau=0.5)
+    return tmp_path
+
+
+def test_of_too_many_runs_the_paper_s_one_stage_methods_and_variants_of_elm_are_drawn(many):
+    data = read(many)
+    drawn = labels(drawing.shown(data))
+    assert len(drawn) == drawing.MOST_CURVES
+    assert drawn == ["CE", "CB Focal", "LDAM + DRW", "LogAdj", "DRO-LT", "τ-norm", "ELM", "ELM (memory = 16)"]
+
+
+def test_a_new_head_on_the_same_embeddings_is_drawn_once_and_said(many):
+    for method in ("tau-norm", "crt"):
+        ce, own = (json.loads((many / m / "summary.json").read_text()) for m in ("ce", method))
+        own["diagnostics"]["dmax"] = ce["diagnostics"]["dmax"]
+        (many / method / "summary.json").write_text(json.dumps(own))
+    for other in ("memory", "ldam-drw"):  # made runs of names of one length have the same embeddings
+        shutil.rmtree(many / other)
+    kept, said = drawing._of_its_own(drawing.shown(read(many)))
+    assert "τ-norm" not in labels(kept)
+    assert "CE" in labels(kept)
+    assert said == " τ-norm, cRT: the embeddings of CE."
+
+
+def test_runs_without_distances_are_nobody_s_twins(tmp_path):
+    for method in ("ce", "elm"):
+        run = make_run(tmp_path / method, method)
+        summary = json.loads((run / "summary.json").read_text())
+        summary["diagnostics"]["dmax"] = None
+        (run / "summary.json").write_text(json.dumps(summary))
+    kept, said = drawing._of_its_own(read(tmp_path).groups)
+    assert (labels(kept), said) == (["CE", "ELM"], "")
