@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import shutil
 
+import numpy as np
 import pytest
 
 from fake_runs import SMALL, edit, make_run
@@ -112,6 +114,23 @@ def test_the_breakdown_says_what_is_noise(cifar10):
     assert "400 test samples" in table.note
     assert "is noise" in table.note
     assert rows_of(table)["CE"]["Tail (0 classes)"] == "no classes"
+
+
+def test_how_far_seeds_lie_apart_is_said_where_there_are_several(tmp_path):
+    for seed, accuracy in enumerate((0.5, 0.6)):
+        for method, shift in (("ce", 0.0), ("elm", 0.1)):
+            run = make_run(tmp_path / f"{method}-{seed}", method, seed=seed)
+            summary = json.loads((run / "summary.json").read_text())
+            summary["test"]["balanced"] = accuracy + shift * seed
+            (run / "summary.json").write_text(json.dumps(summary))
+    make_run(tmp_path / "logadj", "logadj")
+    (data,) = read(tmp_path)
+    pooled = 100 * np.sqrt((np.var([0.5, 0.6], ddof=1) + np.var([0.5, 0.7], ddof=1)) / 2)
+    assert f"a standard deviation of {pooled:.2f} points (pooled over 2 configurations)" in tables.noise(data)
+    for method in ("ce", "elm"):
+        shutil.rmtree(tmp_path / f"{method}-1")
+    (data,) = read(tmp_path)
+    assert "standard deviation" not in tables.noise(data)
 
 
 def test_alive_is_the_mean_over_epochs_of_runs_with_a_pull(tmp_path):

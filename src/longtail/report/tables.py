@@ -263,7 +263,21 @@ def noise(data: DataSet) -> str:
     return (
         f"With {int(size):,} test samples one model's balanced accuracy is known to ±{half:.2f} points (95 %): a "
         f"difference below about {half * 2**0.5:.2f} points between two single runs is noise, unless the paired "
-        "comparison in the table of claims says otherwise."
+        f"comparison in the table of claims says otherwise.{_luck(data)}"
+    )
+
+
+def _luck(data: DataSet) -> str:
+    """How far seeds of one configuration lie apart, pooled over those with several; nothing where there are none."""
+    stats = [group.balanced for group in data.groups]
+    freedom = sum(s.n - 1 for s in stats)
+    if not freedom:
+        return ""
+    pooled = 100 * math.sqrt(sum((s.n - 1) * s.std**2 for s in stats if s.std is not None) / freedom)
+    several = sum(s.n > 1 for s in stats)
+    return (
+        f" Seeds of one configuration differ with a standard deviation of {pooled:.2f} points (pooled over {several} "
+        f"configuration{'s' if several > 1 else ''}): this comes on top, and no interval here covers it."
     )
 
 
