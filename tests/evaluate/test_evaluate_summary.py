@@ -36,7 +36,7 @@ def made():
 def test_keys_and_plain_json(made):
     _, s = made
     assert json.loads(json.dumps(s, allow_nan=False)) == s
-    assert set(s) == {"format", "test", "val", "train", "posthoc", "diagnostics", "theory"}
+    assert set(s) == {"format", "test", "val", "train", "posthoc", "adjusted", "diagnostics", "theory"}
     common = {"n", "balanced", "balanced_ci", "accuracy", "groups", "per_class", "per_class_n", "worst_class"} | {
         "geometric_mean", "harmonic_mean", "ece", "ece_groups", "evaluated"
     }  # fmt: skip
@@ -47,6 +47,24 @@ def test_keys_and_plain_json(made):
     diagnosed = {"labels", "names", "margins", "margin_variance", "dmax", "class_variance", "intra_inter"}
     assert set(s["diagnostics"]) == diagnosed | {"neural_collapse", "knn", "ncm", "tsne"}
     assert set(s["theory"]) == {"proposition1", "gaussian"}
+
+
+def test_logits_are_adjusted_with_the_tau_that_is_best_on_validation_data(made):
+    p, s = made
+    log_prior = torch.tensor(N).double().div(sum(N)).log()
+
+    def recalls(part, tau):
+        hit = (part.logits.double() - tau * log_prior).argmax(1) == part.labels
+        return [float(hit[part.labels == c].double().mean()) for c in range(6) if (part.labels == c).any()]
+
+    scores = {round(0.1 * i, 1): np.mean(recalls(p.val, 0.1 * i)) for i in range(-20, 21)}
+    tau = s["adjusted"]["tau"]
+    assert scores[tau] == max(scores.values())
+    assert s["adjusted"]["val"] == pytest.approx(scores[tau], rel=1e-5)
+    after = recalls(p.test, tau)
+    assert s["adjusted"]["balanced"] == pytest.approx(np.mean(after), rel=1e-5)
+    assert s["adjusted"]["groups"]["tail"]["accuracy"] == pytest.approx(np.mean(after[3:]), rel=1e-5)
+    assert summary.summarise(replace(p, val=None), ClassCounts(N))["adjusted"] is None
 
 
 def test_values_are_those_of_the_functions(made):

@@ -169,6 +169,21 @@ def test_the_size_of_the_embedding_term_is_what_it_adds_to_the_logit_loss(tmp_pa
     assert details.size(data) is None
 
 
+def test_adjusted_accuracies_are_those_of_the_summaries(tmp_path):
+    for seed, tau in enumerate((0.0, -0.2)):
+        groups = {"head": {"accuracy": 0.9}, "torso": {"accuracy": 0.6}, "tail": {"accuracy": 0.1 + 0.2 * seed}}
+        run = make_run(tmp_path / f"elm-{seed}", "elm", seed=seed)
+        edit(run, "summary.json", adjusted={"tau": tau, "val": 0.5, "balanced": 0.4 + 0.2 * seed, "groups": groups})
+    make_run(tmp_path / "ce", "ce")
+    (data,) = read(tmp_path)
+    rows = rows_of(details.adjusted(data))
+    assert list(rows) == ["ELM"]  # the other has no validation data
+    assert rows["ELM"]["τ by seed"] == "0, -0.2"
+    assert rows["ELM"]["Adjusted"].mean == pytest.approx(0.5)
+    assert rows["ELM"]["Tail"].mean == pytest.approx(0.2)
+    assert rows["ELM"]["As trained"] == data.groups[1].balanced
+
+
 def test_the_tail_s_variance_is_that_of_the_summary(tmp_path):
     run = make_run(tmp_path / "a", "ce")
     (data,) = read(tmp_path)

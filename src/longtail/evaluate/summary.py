@@ -27,6 +27,8 @@ __all__ = ["pack_correct", "pack_labels", "pick_labels", "summarise", "unpack_co
 
 FORMAT = 1
 KNN = 10
+# 0 is first: of equally good values the model stays as it is
+TAUS = (0.0, *(round(0.1 * sign * i, 1) for i in range(1, 21) for sign in (1, -1)))
 
 
 def summarise(
@@ -68,6 +70,7 @@ def summarise(
         "val": None if val is None else _accuracy(accuracy.summary(val.logits, val.labels, counts), seed),
         "train": None,
         "posthoc": list(posthoc),
+        "adjusted": _adjusted(predictions, counts),
     }
     if train is not None:
         on_train = accuracy.summary(train.logits, train.labels, counts)
@@ -107,6 +110,19 @@ def _accuracy(s: accuracy.Summary, seed: int) -> dict[str, Any]:
         "ece": s.ece,
         "ece_groups": s.ece_groups,
     }
+
+
+def _adjusted(predictions: Predictions, counts: ClassCounts) -> dict[str, Any] | None:
+    """Test accuracy after ``f − τ log π`` with τ chosen on the validation part: other than trained, head and tail are
+    traded against one another as validation data would have it."""
+    from .. import posthoc  # which needs this package
+
+    val, test = predictions.val, predictions.test
+    if val is None or test is None or not len(val):
+        return None
+    chosen = posthoc.choose(lambda tau: posthoc.logit_adjust(val.logits, counts, tau), TAUS, val.labels, counts)
+    after = accuracy.summary(posthoc.logit_adjust(test.logits, counts, chosen.value), test.labels, counts)
+    return {"tau": chosen.value, "val": chosen.scores[chosen.value], **_short(after)}
 
 
 def pick_labels(counts: ClassCounts, labels: Tensor | None = None) -> list[int]:

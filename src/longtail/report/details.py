@@ -19,6 +19,25 @@ def about_embeddings(data: DataSet) -> list[Table]:
     return [t for t in (embeddings(data), alive(data), size(data), theory(data)) if t is not None]
 
 
+def adjusted(data: DataSet) -> Table | None:
+    """Accuracies after the logits were adjusted with a τ chosen on validation data; None where no run has them."""
+    rows: list[list[Cell]] = []
+    for group in data.groups:
+        paths = [("balanced",), *(("groups", g, "accuracy") for g in GROUPS)]
+        stats = [group.stat(lambda run, path=path: run.number("adjusted", *path)) for path in paths]  # type: ignore[misc]
+        if stats[0] is not None:
+            taus = ", ".join(knob_text(run.get("adjusted", "tau")) for run in group.runs)
+            rows.append([group.label, taus, group.balanced, *stats])
+    if not rows:
+        return None
+    columns = ["Method", "τ by seed", "As trained", "Adjusted", "Head", "Torso", "Tail"]
+    note = (
+        "Logits less τ·log π, with the τ between -2 and 2 that is best on validation data (0 is the model as trained): "
+        "how methods compare once head and tail are traded against one another alike. In per cent."
+    )
+    return Table(f"adjusted-{slug(data.title)}", "After adjusting the logits", columns, rows, note)
+
+
 def embeddings(data: DataSet) -> Table | None:
     """Diagnostics of logits and embeddings, mean over seeds; None where no run has any."""
     paths: dict[str, tuple[str, ...]] = {

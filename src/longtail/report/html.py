@@ -103,7 +103,7 @@ def _make(found: Found, out: Path) -> Report:
     sections = []
     for data in sets:
         shown = [tables.results(data), claims.table(data), tables.breakdown(data)]
-        shown += [mistakes] if (mistakes := details.confusions(data)) is not None else []
+        shown += [t for t in (details.adjusted(data), details.confusions(data)) if t is not None]
         shown += details.about_embeddings(data)
         drawings = drawing.draw(data, out / "figures", looks)
         sections.append(Section(data, shown, drawings, tables.per_class(data)))

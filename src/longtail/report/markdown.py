@@ -28,7 +28,9 @@ def results_page(sets: Sequence[DataSet], found: Found, pictures: Mapping[str, S
     for data in sets:
         parts += [f"## {data.title}", tables.results(data).markdown(), tables.noise(data), "### The paper's claims"]
         parts += [paragraph(data), claims.table(data).markdown()]
-        for table in (tables.breakdown(data), *details.about_embeddings(data)):
+        adjusted = details.adjusted(data)
+        optional = [] if adjusted is None else [adjusted]
+        for table in (tables.breakdown(data), *optional, *details.about_embeddings(data)):
             parts += [f"### {table.title}", table.markdown()]
         if pictures.get(data.title):
             parts.append("### Figures")
