@@ -14,9 +14,10 @@ from .runs import Run, Skipped, as_number, dig
 from .tables import Cell, Table
 
 
-def about_embeddings(data: DataSet) -> list[Table]:
-    """The tables on embeddings for which there are runs."""
-    return [t for t in (embeddings(data), alive(data), size(data), theory(data)) if t is not None]
+def optional(data: DataSet) -> list[Table]:
+    """The tables which only some runs allow, without those that these do not."""
+    made = (adjusted(data), embeddings(data), alive(data), size(data), theory(data))
+    return [table for table in made if table is not None]
 
 
 def adjusted(data: DataSet) -> Table | None:

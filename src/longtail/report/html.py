@@ -103,8 +103,8 @@ def _make(found: Found, out: Path) -> Report:
     sections = []
     for data in sets:
         shown = [tables.results(data), claims.table(data), tables.breakdown(data)]
-        shown += [t for t in (details.adjusted(data), details.confusions(data)) if t is not None]
-        shown += details.about_embeddings(data)
+        shown += [mistakes] if (mistakes := details.confusions(data)) is not None else []
+        shown += details.optional(data)
         drawings = drawing.draw(data, out / "figures", looks)
         sections.append(Section(data, shown, drawings, tables.per_class(data)))
     general = [details.table1(), details.not_run(sets)]

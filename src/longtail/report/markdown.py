@@ -28,9 +28,7 @@ def results_page(sets: Sequence[DataSet], found: Found, pictures: Mapping[str, S
     for data in sets:
         parts += [f"## {data.title}", tables.results(data).markdown(), tables.noise(data), "### The paper's claims"]
         parts += [paragraph(data), claims.table(data).markdown()]
-        adjusted = details.adjusted(data)
-        optional = [] if adjusted is None else [adjusted]
-        for table in (tables.breakdown(data), *optional, *details.about_embeddings(data)):
+        for table in (tables.breakdown(data), *details.optional(data)):
             parts += [f"### {table.title}", table.markdown()]
         if pictures.get(data.title):
             parts.append("### Figures")
