@@ -36,7 +36,7 @@ def made():
 def test_keys_and_plain_json(made):
     _, s = made
     assert json.loads(json.dumps(s, allow_nan=False)) == s
-    assert set(s) == {"format", "test", "val", "train", "posthoc", "adjusted", "diagnostics", "theory"}
+    assert set(s) == {"format", "test", "val", "train", "posthoc", "adjusted", "tradeoff", "diagnostics", "theory"}
     common = {"n", "balanced", "balanced_ci", "accuracy", "groups", "per_class", "per_class_n", "worst_class"} | {
         "geometric_mean", "harmonic_mean", "ece", "ece_groups", "evaluated"
     }  # fmt: skip
@@ -65,6 +65,11 @@ def test_logits_are_adjusted_with_the_tau_that_is_best_on_validation_data(made):
     assert s["adjusted"]["balanced"] == pytest.approx(np.mean(after), rel=1e-5)
     assert s["adjusted"]["groups"]["tail"]["accuracy"] == pytest.approx(np.mean(after[3:]), rel=1e-5)
     assert summary.summarise(replace(p, val=None), ClassCounts(N))["adjusted"] is None
+    trade = s["tradeoff"]
+    assert trade["tau"] == sorted(scores)
+    wanted = [recalls(p.test, tau) for tau in trade["tau"]]
+    assert trade["head"] == pytest.approx([np.mean(np.array(r)[np.array(N) >= 100]) for r in wanted], rel=1e-5)
+    assert trade["tail"] == pytest.approx([np.mean(np.array(r)[np.array(N) < 20]) for r in wanted], rel=1e-5)
 
 
 def test_values_are_those_of_the_functions(made):

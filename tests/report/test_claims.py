@@ -221,7 +221,8 @@ def test_variants_of_ours_are_marked_as_such(tmp_path):
     make_run(tmp_path / "memory", "elm", memory=8)
     ours = [c for c in claims.check(read(tmp_path)) if c.where == claims.OURS]
     assert [c.text for c in ours] == [
-        f"ELM (memory = 8) is above LogAdj {w}" for w in ("overall", "on the torso", "on the tail")
+        f"ELM (memory = 8) is above LogAdj {w}"
+        for w in ("overall", "on the torso", "on the tail", "on the tail at equal accuracy of the head")
     ]
 
 

@@ -27,6 +27,8 @@ def all_figures():
     yield figures.tsne({"ELM": POINTS}, ["head", "torso", "tail"])
     yield figures.margin_cdfs(CURVES, split="train")
     yield figures.sensitivity({"λ": {"values": [0, 0.01, 0.1], "accuracy": [0.4, 0.5, 0.3], "std": [None, 0.01, 0.02]}})
+    curve = {"tau": [-1.0, 0.0, 1.0], "head": [0.9, 0.7, 0.4], "tail": [0.1, 0.2, 0.3]}
+    yield figures.tradeoff({"CE": curve, "ELM": curve}, "tail")
 
 
 def test_every_figure_has_axes_with_names_and_leaves_the_settings_alone():

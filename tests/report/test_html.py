@@ -105,7 +105,7 @@ def test_one_bare_run_is_enough_and_the_page_is_reproducible(tmp_path):
     """The five small files only, without embeddings or training predictions: fewer figures, no error."""
     run = make_run(tmp_path / "run", "ce")
     summary = json.loads((run / "summary.json").read_text())
-    edit(run, "summary.json", diagnostics={}, theory={}, train=None, test={
+    edit(run, "summary.json", diagnostics={}, theory={}, train=None, tradeoff=None, test={
         k: summary["test"][k] for k in ("balanced", "per_class", "groups")
     })  # fmt: skip
     first, second = (html.build([run], tmp_path / name).read_text() for name in ("a", "b"))

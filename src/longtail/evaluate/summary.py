@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..counts import ClassCounts
+from ..counts import GROUPS, ClassCounts
 from ..errors import InputError
 from ..margins import PerClass, Power
 from . import accuracy, diagnostics, theory
@@ -71,6 +71,7 @@ def summarise(
         "train": None,
         "posthoc": list(posthoc),
         "adjusted": _adjusted(predictions, counts),
+        "tradeoff": _tradeoff(test, counts),
     }
     if train is not None:
         on_train = accuracy.summary(train.logits, train.labels, counts)
@@ -123,6 +124,16 @@ def _adjusted(predictions: Predictions, counts: ClassCounts) -> dict[str, Any] |
     chosen = posthoc.choose(lambda tau: posthoc.logit_adjust(val.logits, counts, tau), TAUS, val.labels, counts)
     after = accuracy.summary(posthoc.logit_adjust(test.logits, counts, chosen.value), test.labels, counts)
     return {"tau": chosen.value, "val": chosen.scores[chosen.value], **_short(after)}
+
+
+def _tradeoff(test: Part, counts: ClassCounts) -> dict[str, Any]:
+    """Test accuracy by group along ``f − τ log π``: head against tail, wherever training itself put the balance."""
+    from .. import posthoc  # which needs this package
+
+    taus = sorted(TAUS)
+    predicted = (posthoc.logit_adjust(test.logits, counts, tau).argmax(1) for tau in taus)
+    groups = [accuracy.of_labels(labels, test.labels, counts).groups for labels in predicted]
+    return {"tau": taus, **{name: [by_group[name][0] for by_group in groups] for name in GROUPS}}
 
 
 def pick_labels(counts: ClassCounts, labels: Tensor | None = None) -> list[int]:

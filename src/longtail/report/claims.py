@@ -14,7 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from .differences import Z95, Difference, accuracy_difference, pair, paired_runs, partner, value_difference
+from . import tradeoff
+from .differences import (
+    Difference,
+    accuracy_difference,
+    pair,
+    paired_runs,
+    partner,
+    rate_difference,
+    value_difference,
+)
 from .grouping import SHORT, DataSet, Group, knob_text, slug
 from .runs import Run, as_number, circumstances
 from .tables import Table
@@ -87,6 +96,9 @@ def _accuracy_claims(data: DataSet) -> Iterator[Claim]:
     yield _compared(data, "ELM is above LogAdj overall", "Table 2", "elm", "logadj")
     for part in ("torso", "tail"):
         yield _compared(data, f"ELM is above LogAdj on the {part}", "Figure 2", "elm", "logadj", part)
+    groups = pair(data, "elm", "logadj")
+    if not isinstance(groups, str):
+        yield from _at_equal_head(data, *groups)
     # Variants of ELM which change more than its strength, such as a memory of positives, are not the paper's: said so.
     for group in data.groups:
         if group.method == "elm" and set(group.changed) - {"lam", "alpha", "tau"}:
@@ -96,6 +108,8 @@ def _accuracy_claims(data: DataSet) -> Iterator[Claim]:
                 if other is not None and (part == "balanced" or data.sizes[part]):
                     text = f"{group.label} is above LogAdj {where}"
                     yield _verdict(text, OURS, accuracy_difference(group, other, part))
+            if other is not None:
+                yield from _at_equal_head(data, group, other)
     yield _compared(data, "A logit margin helps: LogAdj is above CE", "Table 2", "logadj", "ce")
     yield _compared(data, "A logit margin helps: LDAM + DRW is above CE", "Table 2", "ldam-drw", "ce")
     yield _compared(data, "An embedding margin helps: one-stage DRO-LT is above CE", "Table 2", "dro-lt", "ce")
@@ -103,6 +117,13 @@ def _accuracy_claims(data: DataSet) -> Iterator[Claim]:
     for part in ("torso", "tail"):
         yield _compared(data, f"LogAdj gains over CE on the {part}", "Figure 2", "logadj", "ce", part)
     yield _compared(data, "… at the expense of the head: CE is above LogAdj there", "Figure 2", "ce", "logadj", "head")
+
+
+def _at_equal_head(data: DataSet, group: Group, logadj: Group) -> Iterator[Claim]:
+    """Whether a gain or loss on the tail is more than another balance between head and tail."""
+    found = tradeoff.difference(data, group, logadj, "tail")
+    if found is not None:
+        yield _verdict(f"{group.label} is above LogAdj on the tail at equal accuracy of the head", OURS, found)
 
 
 def _margin_claims(data: DataSet) -> Iterator[Claim]:
@@ -281,18 +302,13 @@ def _neighbour_claims(data: DataSet) -> Iterator[Claim]:
         if isinstance(groups, str):
             yield Claim(text, "Section 4.1", "–", NOT_TESTED, groups)
             continue
+        size = groups[0].first.number("test", "n") or 0.0
         value = lambda run: run.number("diagnostics", "knn", "balanced")  # noqa: E731
-        difference = value_difference(*groups, value)
-        size = groups[0].first.number("test", "n")
-        if difference is None or size is None:
+        difference = rate_difference(*groups, value, size, "unpaired, binomial")
+        if difference is None:
             yield Claim(text, "Section 4.1", "–", NOT_TESTED, "the summaries hold no k-NN accuracy")
-            continue
-        rates = [v for group in groups if (v := value(group.first)) is not None]
-        half = Z95 * math.sqrt(max(sum(p * (1 - p) for p in rates), 0.0) / max(size, 1.0))
-        bounded = Difference(
-            difference.value, difference.value - half, difference.value + half, difference.ahead, difference.seeds, ""
-        )
-        yield Claim(text, "Section 4.1", bounded.points(), bounded.verdict, "unpaired, binomial")
+        else:
+            yield _verdict(text, "Section 4.1", difference)
 
 
 def _proposition(data: DataSet) -> Claim:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..counts import GROUPS, ClassCounts
-from . import paper
+from . import paper, tradeoff
 from .grouping import DataSet, Group, Stat, knob_text, slug
 from .runs import Run, Skipped, as_number, dig
 from .tables import Cell, Table
@@ -16,7 +16,7 @@ from .tables import Cell, Table
 
 def optional(data: DataSet) -> list[Table]:
     """The tables which only some runs allow, without those that these do not."""
-    made = (adjusted(data), embeddings(data), alive(data), size(data), theory(data))
+    made = (adjusted(data), tradeoff.table(data), embeddings(data), alive(data), size(data), theory(data))
     return [table for table in made if table is not None]
 
 

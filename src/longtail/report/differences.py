@@ -115,6 +115,18 @@ def value_difference(first: Group, second: Group, value: Callable[[Run], float |
     return Difference(float(np.mean(per_seed)), None, None, *_ahead(per_seed), "mean over seeds")
 
 
+def rate_difference(
+    first: Group, second: Group, value: Callable[[Run], float | None], size: float, how: str
+) -> Difference | None:
+    """Difference of a share of ``size`` test samples: a binomial interval, as if the two were independent."""
+    found = value_difference(first, second, value)
+    if found is None or size < 1:
+        return None
+    rates = [v for group in (first, second) if (v := value(group.first)) is not None]
+    half = Z95 * math.sqrt(math.fsum(p * (1 - p) for p in rates) / size)
+    return Difference(found.value, found.value - half, found.value + half, found.ahead, found.seeds, how)
+
+
 def _seed_differences(first: Group, second: Group, value: Callable[[Run], float | None]) -> list[float] | None:
     pairs = [(value(a), value(b)) for a, b in paired_runs(first, second)]
     known = [a - b for a, b in pairs if a is not None and b is not None]

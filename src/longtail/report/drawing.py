@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ..counts import GROUPS
 from ..errors import InputError
-from . import claims, figures, paper, style
+from . import claims, figures, paper, style, tradeoff
 from .differences import partner
 from .grouping import SHORT, SYMBOL, DataSet, Group, knob_text, slug
 from .runs import Run, as_number
@@ -140,6 +141,23 @@ def _possible(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
                 ),
             )
     yield from _sensitivity(data, looks)
+    part = "tail" if data.sizes["tail"] else "torso"
+    trades = {g.label: found for g in groups if (found := _mean_curve(g, part)) is not None}
+    if trades:
+        caption = (
+            f"Accuracy of the {part} against that of the head on {title} as τ·log π is taken off the logits, mean over "
+            f"seeds; the mark is the model as trained (τ = 0). Not in the paper.{rest}"
+        )
+        yield 8, "tradeoff", caption, lambda: figures.tradeoff(trades, part, title=title, looks=looks)
+
+
+def _mean_curve(group: Group, part: str) -> dict[str, list[float]] | None:
+    """A group's trade-off between head and ``part``, mean over its seeds at each τ."""
+    found = [tradeoff.curve(run) for run in group.runs]
+    known = [c for c in found if c is not None and part in c and c["tau"] == (found[0] or {}).get("tau")]
+    if not known or len(known) < len(found):
+        return None
+    return {name: [fmean(values) for values in zip(*(c[name] for c in known))] for name in ("tau", "head", part)}
 
 
 def _seed_note(groups: Sequence[Group]) -> str:

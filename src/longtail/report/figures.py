@@ -1,4 +1,4 @@
-"""The paper's seven figures: plain arrays in, a matplotlib ``Figure`` out; ``save`` writes PNG, SVG and PDF.
+"""The paper's seven figures and one of ours: plain arrays in, a matplotlib ``Figure`` out; ``save`` writes its files.
 
 Arrays are what ``summary.json`` holds: lists of numbers, quantiles at 0, 1, … 100 %, points as
 ``{"x", "y", "labels"}``. Nothing here touches pyplot's global state, and the files are the same bytes for the same
@@ -251,6 +251,42 @@ def sensitivity(
     figure.suptitle(title, fontsize=10)
     if baselines:
         add_legend(figure, axes[0], list(baselines))
+    return figure
+
+
+@styled
+def tradeoff(
+    curves: Mapping[str, Mapping[str, Sequence[float]]],
+    part: str,
+    *,
+    title: str = "",
+    looks: Mapping[str, Style] | None = None,
+) -> Figure:
+    """Figure 8 (ours): accuracy (0…1) of ``part`` against the head's as logits are adjusted; a mark at τ = 0.
+
+    Args:
+        curves: by method: ``{"tau", "head", part}`` in ascending order of τ.
+    """
+    figure, (ax,) = make_panels(1, width=5.6, height=3.9)
+    for label, look in style.of(curves, looks).items():
+        rows = curves[label]
+        head, other = 100 * np.asarray(rows["head"], dtype=float), 100 * np.asarray(rows[part], dtype=float)
+        trained = int(np.abs(np.asarray(rows["tau"], dtype=float)).argmin())
+        ax.plot(
+            head,
+            other,
+            color=look.color,
+            linestyle=look.line,
+            marker=look.marker,
+            markevery=[trained],
+            markersize=7,
+            label=label,
+            linewidth=1.6,
+        )
+    ax.set_xlabel("test accuracy of the head (%)")
+    ax.set_ylabel(f"test accuracy of the {part} (%)")
+    ax.set_title(title)
+    add_legend(figure, ax, list(curves))
     return figure
 
 

@@ -79,7 +79,7 @@ def _clear(out: Path) -> None:
     index = out / "index.html"
     if not index.is_file() or TITLE not in index.read_text(encoding="utf-8", errors="replace"):
         return
-    for pattern in ("figures/figure[1-7]-*.*", "tables/*.md", "tables/*.csv"):
+    for pattern in ("figures/figure[1-8]-*.*", "tables/*.md", "tables/*.csv"):
         for old in out.glob(pattern):
             old.unlink()
 

@@ -63,10 +63,13 @@ def make_panels(
 
 
 def add_legend(figure: Figure, ax: Axes, labels: Sequence[str]) -> None:
+    """The legend of all panels, below them."""
     handles, names = ax.get_legend_handles_labels()
     longest = max((len(n) for n in labels), default=1)
     room = figure.get_figwidth() * 13  # characters of this size that fit side by side
     columns = max(1, min(len(labels), int(room // (longest + 7))))
+    rows = math.ceil(len(labels) / columns)
+    figure.set_figheight(figure.get_figheight() + 0.19 * max(rows - 1, 0))  # a long legend must not squeeze the panels
     figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8.5)
 
 
