@@ -74,6 +74,17 @@ def test_the_table_says_where_the_recipe_departs(tmp_path):
     assert "batch size" not in note
 
 
+def test_departures_of_the_same_configurations_share_a_sentence(tmp_path):
+    short = {**PAPER, "warmup_epochs": 3.75, "milestones": [24.0, 48.0, 56.0]}
+    for method, recipe in (("ce", short), ("logadj", short), ("elm", {**short, "lr": 0.1, "weight_decay": 0.0005})):
+        make_run(tmp_path / method, method, data="cifar10-lt", counts=CIFAR10, epochs=64, dim=3, recipe=recipe)
+    (data,) = read(tmp_path)
+    assert tables.deviations(data) == [
+        "Not the paper's recipe: epochs 64 (paper: 256).",
+        "Not the paper's recipe for ELM: learning rate 0.1 (paper: 0.4), weight decay 0.0005 (paper: 0.0001).",
+    ]
+
+
 def test_other_counts_or_other_data_get_no_published_numbers(tmp_path):
     make_run(tmp_path / "a", "elm", data="cifar10-lt", counts=(50, 40, 30, 20, 10, 9, 8, 7, 6, 5))
     make_run(tmp_path / "b", "elm")

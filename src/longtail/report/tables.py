@@ -190,7 +190,7 @@ def _results_note(data: DataSet, comparable: bool) -> str:
 
 
 def deviations(data: DataSet) -> list[str]:
-    """One sentence for each way in which the runs depart from the paper's Table 3."""
+    """How the runs depart from the paper's Table 3: a sentence for each set of configurations that do so alike."""
     printed = paper.TABLE3[data.name]
     found: dict[str, list[str]] = {}
     for group in data.groups:
@@ -212,10 +212,13 @@ def deviations(data: DataSet) -> list[str]:
         for what, (ours, theirs) in pairs.items():
             if ours is not None and not _same(ours, theirs):
                 found.setdefault(f"{what} {ours} (paper: {theirs})", []).append(group.label)
+    alike: dict[tuple[str, ...], list[str]] = {}  # what the same configurations do otherwise, in one sentence
+    for what, labels in found.items():
+        alike.setdefault(tuple(labels), []).append(what)
     everyone = len(data.groups)
     return [
-        f"Not the paper's recipe: {what}{'' if len(labels) == everyone else ' for ' + ', '.join(labels)}."
-        for what, labels in found.items()
+        f"Not the paper's recipe{'' if len(labels) == everyone else ' for ' + ', '.join(labels)}: {', '.join(whats)}."
+        for labels, whats in alike.items()
     ]
 
 
