@@ -85,6 +85,18 @@ def test_departures_of_the_same_configurations_share_a_sentence(tmp_path):
     ]
 
 
+def test_epochs_of_later_stages_are_said(tmp_path):
+    make_run(tmp_path / "ce", "ce", epochs=3)
+    run = make_run(tmp_path / "crt", "crt", epochs=3)
+    (data,) = read(tmp_path)
+    assert "later ones" not in tables.results(data).note
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write(json.dumps({"stage": "head", "epoch": 4, "stage_epoch": 1}) + "\n")
+    (data,) = read(tmp_path)
+    assert rows_of(tables.results(data))["cRT"]["Epochs"] == 3
+    assert "with the later ones trained in all: cRT: 4." in tables.results(data).note
+
+
 def test_other_counts_or_other_data_get_no_published_numbers(tmp_path):
     make_run(tmp_path / "a", "elm", data="cifar10-lt", counts=(50, 40, 30, 20, 10, 9, 8, 7, 6, 5))
     make_run(tmp_path / "b", "elm")

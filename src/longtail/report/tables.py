@@ -177,6 +177,7 @@ def _results_note(data: DataSet, comparable: bool) -> str:
     parts = [
         "Test accuracy in per cent, mean over classes; ± is the standard deviation over seeds, if there are several."
     ]
+    parts += _later_stages(data)
     if comparable:
         marks = {row.numbers[data.name].mark for row in paper.TABLE2}
         parts.append(f"Paper: mean over {paper.TRIALS} trials; “multi-stage” rows are the faded ones of its Table 2.")
@@ -187,6 +188,20 @@ def _results_note(data: DataSet, comparable: bool) -> str:
     else:
         parts.append("The paper has no numbers for this data set.")
     return " ".join(parts)
+
+
+def _later_stages(data: DataSet) -> list[str]:
+    """Epochs are those that were asked for, which is the first stage: what methods of several stages trained in all."""
+    longer: dict[int, list[str]] = {}
+    for group in data.groups:
+        run = group.first
+        trained = max((int(e) for row in run.metrics if (e := as_number(row.get("epoch"))) is not None), default=0)
+        if run.epochs is not None and trained > run.epochs:
+            longer.setdefault(trained, []).append(group.label)
+    if not longer:
+        return []
+    totals = "; ".join(f"{', '.join(labels)}: {trained}" for trained, labels in sorted(longer.items()))
+    return [f"Epochs are those of the first stage; with the later ones trained in all: {totals}."]
 
 
 def deviations(data: DataSet) -> list[str]:
