@@ -107,6 +107,18 @@ def test_mistakes_are_one_sentence_and_exit_2(capsys, file, argv, says):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("name", ["new.npz", "new.safetensors"])
+def test_a_file_that_cannot_be_written_is_one_sentence(capsys, file, tmp_path, name):
+    argv = (file, "--method", "ncm", "--out")
+    code, out, err = run(capsys, *argv, tmp_path / "nowhere" / name)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "there is no folder" in err
+    (tmp_path / name).mkdir()
+    code, _, err = run(capsys, *argv, tmp_path / name)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "cannot write" in err
+
+
 def test_bad_files(capsys, tmp_path):
     a = arrays()
     a["test_logits"][7, 1] = np.nan

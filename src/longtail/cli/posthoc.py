@@ -31,8 +31,10 @@ def posthoc(
     out: Annotated[Path | None, typer.Option(help="Write the new predictions here (.npz, .safetensors).")] = None,
 ) -> None:
     """Adjust, normalise or replace the head of a trained model: before and after, by group."""
+    from safetensors import SafetensorError
+
     from .. import posthoc as tools
-    from ..errors import InputError, unknown
+    from ..errors import InputError, RunError, unknown
     from ..evaluate import accuracy
     from ..evaluate.predictions import read_counts
 
@@ -44,6 +46,8 @@ def posthoc(
         raise InputError(f"--value is k for knn, a whole number of at least 1, got {value:g}")
     if out is not None and out.suffix not in (".npz", ".safetensors"):
         raise InputError(f"--out must end in .npz or .safetensors, got {out.name!r}")
+    if out is not None and not out.parent.is_dir():
+        raise InputError(f"--out cannot be written: there is no folder {out.parent}")
     predictions, has_logits = _load(source, None if counts is None else read_counts(counts), method)
     applied = tools.apply(predictions, method, grid=_numbers(grid), value=value)
     step = applied.step
@@ -75,7 +79,10 @@ def posthoc(
         raise InputError(f"{source} has neither a validation nor a test part to apply {method} to")
     typer.echo(_table(rows, groups=known is not None))
     if out is not None:
-        applied.predictions.save(out)
+        try:
+            applied.predictions.save(out)
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"cannot write {out}: {getattr(error, 'strerror', None) or error}") from error
         typer.echo(f"written to {out}")
 
 
