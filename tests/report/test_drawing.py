@@ -49,6 +49,30 @@ def test_a_new_head_on_the_same_embeddings_is_drawn_once_and_said(many):
     assert said == " τ-norm, cRT: the embeddings of CE."
 
 
+def captions(data):
+    return {number: caption for number, _, caption, _ in drawing._possible(data, drawing.looks_for([data]))}
+
+
+def test_captions_count_labels_and_what_is_not_drawn(many, tmp_path_factory):
+    made = captions(read(many))
+    assert "for three labels" in made[3]
+    assert made[2].endswith("3 more configurations are in the tables only.")
+    two = tmp_path_factory.mktemp("two")
+    make_run(two / "ce", "ce", counts=(60, 10))
+    assert "for two labels" in captions(read(two))[3]
+    assert "tables only" not in captions(read(two))[2]
+
+
+def test_the_map_of_embeddings_says_which_runs_it_leaves_out(tmp_path):
+    names = ("ce", "ldam-drw", "logadj", "dro-lt", "elm", "vs", "center")  # figure 5 has six panels
+    runs = [make_run(tmp_path / name, name, tsne=name == "ce", counts=(30, 20)) for name in names]
+    summaries = [json.loads((run / "summary.json").read_text()) for run in runs]
+    for run, summary in zip(runs, summaries):
+        summary["diagnostics"]["tsne"] = summaries[0]["diagnostics"]["tsne"]
+        (run / "summary.json").write_text(json.dumps(summary))
+    assert captions(read(tmp_path))[5].endswith("1 more configuration is in the tables only.")
+
+
 def test_runs_without_distances_are_nobody_s_twins(tmp_path):
     for method in ("ce", "elm"):
         run = make_run(tmp_path / method, method)

@@ -130,6 +130,19 @@ def test_embedding_panels_share_one_scale():
     assert data.get_xlim() != one.get_xlim()
 
 
+def test_a_long_title_stays_within_its_panel():
+    points = {"x": [0.0, 1.0], "y": [0.0, 1.0], "labels": [0, 1]}
+    long = "ELM (memory = 16) · 30 epochs · recipe cifar-cpu"
+    panels = {"LogAdj": points, "ELM": points, long: points}
+    for figure in (figures.tsne(panels, ["head", "tail"]), figures.two_moons(None, panels)):
+        figure.canvas.draw()
+        last = figure.axes[2].title
+        assert last.get_text().replace("\n", " ") == long
+        box = last.get_window_extent()
+        assert box.x0 > figure.axes[1].title.get_window_extent().x1
+        assert box.x1 <= figure.bbox.x1
+
+
 def test_dollars_in_names_are_dollars_and_no_formula(tmp_path):
     points = {"x": [0.0, 1.0], "y": [0.0, 1.0], "labels": [0, 1]}
     figure = figures.two_moons(None, {"$x^$": points}, ["$5_bills$", "\\frac{$"])

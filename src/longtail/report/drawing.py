@@ -89,15 +89,15 @@ Possible = tuple[int, str, str, Callable[[], "Figure"]]
 
 def _possible(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
     groups = shown(data)
-    left_out = len(data.groups) - len(groups)
-    rest = f" {left_out} more configurations are in the tables only." if left_out else ""
+    rest = _rest(len(data.groups) - len(groups))
     title, seed = data.title, _seed_note(groups)
     planar = _points(data, groups, "embeddings2d", "train")
     if planar:
         inputs = _moons(data)
         first = "Training data and " if inputs else ""
         names = data.first.class_names
-        caption = f"{first}two-dimensional training embeddings of each method on {title}{seed}."
+        more = _rest(len(data.groups) - len(planar))
+        caption = f"{first}two-dimensional training embeddings of each method on {title}{seed}.{more}"
         yield 1, "embeddings", caption, lambda: figures.two_moons(inputs, planar, names)
     accuracy = {g.label: _by_group(g, lambda s: s.mean) for g in groups}
     spread = {g.label: _by_group(g, lambda s: s.std) for g in groups}
@@ -111,7 +111,9 @@ def _possible(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
     margins = {split: _curves(data, groups, "margins", split) for split in ("test", "train")}
     for split, curves in margins.items():
         if curves:
-            caption = f"Logit margins on {title} for three labels, {split} samples{seed}; left of 0 is wrong.{rest}"
+            caption = (
+                f"Logit margins on {title} for {_labels(curves)}, {split} samples{seed}; left of 0 is wrong.{rest}"
+            )
             yield (
                 3,
                 f"margins-{split}",
@@ -123,11 +125,13 @@ def _possible(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
     apart, same = _of_its_own(groups)
     distances = _curves(data, apart, "dmax", "train")
     if distances:
-        caption = f"Largest distance within the class on {title} for three labels, training samples{seed}.{same}{rest}"
+        what = f"Largest distance within the class on {title} for {_labels(distances)}"
+        caption = f"{what}, training samples{seed}.{same}{rest}"
         yield 4, "dmax", caption, lambda: figures.dmax_distributions(distances, title=title, looks=looks)
     maps = _points(data, apart, "tsne")
     if maps:
-        caption = f"t-SNE of training embeddings of up to five classes a group on {title}{seed}."
+        more = _rest(len(data.groups) - len(groups) + len(apart) - len(maps))
+        caption = f"t-SNE of training embeddings of up to five classes a group on {title}{seed}.{same}{more}"
         yield 5, "tsne", caption, lambda: figures.tsne(maps, data.class_group, title=title)
     for split, curves in margins.items():
         if curves:
@@ -158,6 +162,19 @@ def _mean_curve(group: Group, part: str) -> dict[str, list[float]] | None:
     if not known or len(known) < len(found):
         return None
     return {name: [fmean(values) for values in zip(*(c[name] for c in known))] for name in ("tau", "head", part)}
+
+
+def _rest(left_out: int) -> str:
+    """What a caption says of configurations that its figure does not draw."""
+    if left_out < 1:
+        return ""
+    return f" {left_out} more configuration{'s are' if left_out > 1 else ' is'} in the tables only."
+
+
+def _labels(panels: Mapping[str, Any]) -> str:
+    """How many labels a figure has a panel for: data of two classes have no three."""
+    words = {1: "one label", 2: "two labels", 3: "three labels"}
+    return words.get(len(panels), f"{len(panels)} labels")
 
 
 def _seed_note(groups: Sequence[Group]) -> str:

@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 
 from ..counts import GROUPS
 from . import style
-from .panels import SETTINGS, add_legend, make_panels, shaded, share_limits, styled
+from .panels import SETTINGS, add_legend, make_panels, name_panel, shaded, share_limits, styled
 from .style import Style
 
 Points = Mapping[str, Sequence[float]]
@@ -73,7 +73,7 @@ def two_moons(data: Points | None, embeddings: Mapping[str, Points], class_names
                 alpha=0.75,
                 label=name,
             )
-        ax.set_title(title)
+        name_panel(ax, title)
         is_data = data is not None and i == 0
         ax.set_xlabel("input 1" if is_data else "embedding 1")
         ax.set_ylabel("input 2" if is_data else "embedding 2")
@@ -179,7 +179,7 @@ def margin_cdfs(
                 linewidth=1.6,
             )
         ax.axvline(0, color="#222222", linewidth=0.8, linestyle=":")
-        ax.set_title(panel)
+        name_panel(ax, panel)
         ax.set_xlabel(_margin_axis(split))
         ax.set_ylim(0, 1)
     axes[0].set_ylabel("share of samples below")
@@ -204,7 +204,7 @@ def tsne(panels: Mapping[str, Points], class_group: Sequence[str], *, title: str
                 mask = labels == c
                 shade = shaded(style.GROUP_COLOURS[group], i, len(classes))
                 ax.scatter(x[mask], y[mask], s=13, color=shade, marker=style.GROUP_MARKERS[group], linewidths=0)
-        ax.set_title(label)
+        name_panel(ax, label)
         ax.set_xticks([])
         ax.set_yticks([])
         ax.set_xlabel("t-SNE 1 (no unit)")
@@ -309,7 +309,7 @@ def _densities(
                 ax.plot(x, y, color=look.color, linestyle=look.line, linewidth=1.6, label=label)
                 ax.fill_between(x, y, color=look.color, alpha=0.08, linewidth=0)
             ax.set_ylim(bottom=0)
-        ax.set_title(panel)
+        name_panel(ax, panel)
         ax.set_xlabel(xlabel)
     axes[0].set_ylabel("density")
     figure.suptitle(title, fontsize=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -71,6 +72,11 @@ def add_legend(figure: Figure, ax: Axes, labels: Sequence[str]) -> None:
     rows = math.ceil(len(labels) / columns)
     figure.set_figheight(figure.get_figheight() + 0.19 * max(rows - 1, 0))  # a long legend must not squeeze the panels
     figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8.5)
+
+
+def name_panel(ax: Axes, title: str) -> None:
+    """A title in as many lines as it needs: a long one would run into the next panel or off the page."""
+    ax.set_title(textwrap.fill(title, 40))
 
 
 def share_limits(axes: Sequence[Axes]) -> None:
