@@ -201,6 +201,30 @@ def test_comparison_over_seeds():
         accuracy.compare(a, b[:, :3], labels, [9, 1])
 
 
+@pytest.mark.parametrize(
+    ("confidence", "correct", "bins", "says"),
+    [
+        ([0.5, 0.6], [1], 15, "one a sample"),
+        ([[0.5]], [[1]], 15, "one a sample"),
+        ([1.5], [1], 15, "confidence must be in"),
+        ([math.nan], [1], 15, "confidence must be in"),
+        ([0.5], [7], 15, "correct must be in"),
+        ([0.5], [1], 0, "bins"),
+        ([0.5], [1], 1.5, "bins"),
+    ],
+)
+def test_calibration_refuses_in_one_sentence(confidence, correct, bins, says):
+    with pytest.raises(InputError, match=says):
+        accuracy.calibration_error(confidence, correct, bins)
+
+
+def test_intervals_refuse_values_that_are_no_correctness():
+    with pytest.raises(InputError, match="row 1"):
+        accuracy.bootstrap([1.0, math.nan, 1.0], [0, 1, 1], [9, 9])
+    with pytest.raises(InputError, match="not logits or labels"):
+        accuracy.compare([3.0, -1.0, 2.0], [True, True, False], [0, 1, 1], [9, 9])
+
+
 def test_confidence_of_exactly_one_is_in_the_last_bin():
     assert accuracy.calibration_error([1.0, 1.0], [True, False]) == 0.5
     assert accuracy.calibration_error([0.95, 1.0], [True, True]) == pytest.approx(0.025)

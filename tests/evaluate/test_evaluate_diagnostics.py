@@ -135,6 +135,16 @@ def test_neural_collapse_is_zero_at_collapse_and_says_what_it_cannot():
     assert np.isnan(diagnostics.neural_collapse(simplex[y], torch.zeros_like(y)).nc1)
 
 
+def test_class_means_that_coincide_have_no_angles():
+    found = diagnostics.neural_collapse(torch.ones(4, 2), [0, 0, 1, 1])
+    assert np.isnan([found.nc1, found.equinorm, found.equiangle, found.max_angle]).all()
+
+
+def test_labels_of_text_are_named_as_such():
+    with pytest.raises(InputError, match="an array of <U1"):
+        diagnostics.margins(np.eye(2), np.array(["a", "b"]))
+
+
 def test_neighbours_against_naive_and_scikit_learn(small_blocks):
     from sklearn.neighbors import KNeighborsClassifier, NearestCentroid, NearestNeighbors
 

@@ -222,6 +222,13 @@ def test_proposition2_refuses_what_it_cannot_bound():
         theory.proposition2(x, y, [1.0], B0, **given)
 
 
+def test_proposition2_has_two_alphas_or_one():
+    x, y = torch.eye(4, dtype=torch.float64), torch.tensor([0, 0, 1, 1])
+    for alpha in ([1.0], [1.0, 2.0, 3.0]):
+        with pytest.raises(InputError, match="alpha"):
+            theory.proposition2(x, y, torch.ones(4), 0.0, alpha=alpha, prior=0.5, bound=9.0)
+
+
 def test_loss_bound_is_attained():
     w, bias, margins = np.array([3.0, 4.0]), 0.5, (0.2, -1.0)
     bound = theory.loss_bound(w, bias, 2.0, margins)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..counts import ClassCounts
 from ..errors import InputError
-from .checks import class_counts, class_labels, labelled, row_blocks
+from .checks import class_counts, class_labels, labelled, row_blocks, tensor
 
 
 class Worst(NamedTuple):
@@ -177,9 +177,16 @@ def calibration_error(confidence: Any, correct: Any, bins: int = 15) -> float:
 
     A confidence of exactly 1 belongs to the last bin.
     """
-    p, right = torch.as_tensor(confidence).double(), torch.as_tensor(correct).double()
+    p, right = (tensor(x, what).double() for x, what in ((confidence, "confidence"), (correct, "correct")))
+    if p.ndim != 1 or p.shape != right.shape:
+        raise InputError(f"confidence and correct must be one a sample, got shapes {[*p.shape]} and {[*right.shape]}")
     if p.numel() == 0:
         raise InputError("there are no samples to calibrate")
+    for what, values in (("confidence", p), ("correct", right)):
+        if not bool(((values >= 0) & (values <= 1 + 1e-6)).all()):  # a softmax in float32 may round above 1
+            raise InputError(f"{what} must be in [0, 1] for every sample")
+    if bins < 1 or bins != int(bins):
+        raise InputError(f"bins must be a whole number of at least 1, got {bins}")
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
     index = (torch.bucketize(p, edges, right=True) - 1).clamp(0, bins - 1)
     gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, right - p)
@@ -216,6 +223,8 @@ def bootstrap(
     v = torch.as_tensor(values).detach().cpu().double().numpy()
     if v.shape != y.shape:
         raise InputError(f"values must be one a sample, shape {y.shape}, got {v.shape}")
+    if not np.isfinite(v).all():
+        raise InputError(f"values must be finite, but row {int(np.flatnonzero(~np.isfinite(v))[0])} is not")
     if not y.size:
         raise InputError("there are no samples to evaluate")
     rng = np.random.default_rng(seed)
@@ -302,6 +311,9 @@ def compare(
     y = class_labels(labels, rows=a.shape[-1], num_classes=counts.num_classes).cpu()
     if a.shape[-1] != b.shape[-1]:
         raise InputError(f"both methods must be tested on the same samples, got {a.shape[-1]} and {b.shape[-1]}")
+    for correct in (a, b):
+        if not bool(((correct >= 0) & (correct <= 1)).all()):
+            raise InputError("a comparison needs whether each sample is right (True or False), not logits or labels")
     difference = bootstrap(a.mean(0) - b.mean(0), y, counts, resamples=resamples, level=level, seed=seed)
     seeds = None
     if a.shape[0] == b.shape[0] and a.shape[0] > 1:

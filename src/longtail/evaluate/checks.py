@@ -41,7 +41,8 @@ def tensor(x: Any, what: str) -> Tensor:
             array = array.astype(array.dtype.newbyteorder("="), copy=True)
         return torch.from_numpy(array)
     except (TypeError, ValueError):
-        raise InputError(f"{what} must be an array of numbers, got {type(x).__name__}") from None
+        got = f"an array of {x.dtype}" if isinstance(x, np.ndarray) else type(x).__name__
+        raise InputError(f"{what} must be an array of numbers, got {got}") from None
 
 
 def matrix(x: Any, what: str, columns: int | None = None) -> Tensor:

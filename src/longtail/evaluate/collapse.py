@@ -61,7 +61,8 @@ def neural_collapse(
     nc1 = _trace_ratio(within, centred) / c
     norms = centred.norm(dim=1)
     equinorm = float(norms.std(correction=0) / norms.mean()) if float(norms.mean()) > 0 else nan
-    equiangle, max_angle = _angles(centred)
+    # a class mean at the centre of all has no direction
+    equiangle, max_angle = _angles(centred) if bool((norms > 0).all()) else (nan, nan)
     duality = None
     if head_weight is not None:
         w = matrix(head_weight, "head_weight", x.shape[1]).double().to(x.device)

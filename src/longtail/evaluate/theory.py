@@ -298,6 +298,8 @@ def proposition2(
     if float(losses.max()) > bound * (1 + 1e-9):
         raise InputError(f"the bound B = {bound} is no bound: a sample has loss {float(losses.max()):.6g}")
     a = _per_class(alpha, 2)
+    if a.numel() != 2:
+        raise InputError(f"alpha must be one number or one for each of the two classes, got {a.numel()}")
     p = torch.tensor([1 - prior, prior], dtype=torch.float64)
     pull = torch.zeros(2, dtype=torch.float64).index_add_(0, y, pull_values(x, y, a)[0]) / n
     empirical = float((p / n)[y] @ losses)
