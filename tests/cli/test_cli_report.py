@@ -119,6 +119,25 @@ def test_evaluate_predictions_writes_the_same_page(tmp_path, longtail):
     assert not list((tmp_path / "page" / "figures").glob("figure4-*.png"))
 
 
+def test_evaluate_prints_no_empty_columns_and_no_tables_that_are_not_there(tmp_path, longtail):
+    none = dict.fromkeys(("embeddings", "train_logits", "train_labels", "train_embeddings"))
+    path = foreign(tmp_path / "theirs.npz", counts=np.array(SMALL), **none)
+    code, out, err = longtail("evaluate", path)
+    assert (code, err) == (0, "")
+    assert "Margin variance, test" in out
+    assert "NC1 " not in out.replace("NC1:", "")
+    assert "table of claims" not in out
+    assert "first seed" not in out
+
+
+def test_evaluate_warns_of_probabilities_in_place_of_logits(tmp_path, longtail):
+    path = foreign(tmp_path / "theirs.npz", logits=predictions("logadj").test.logits.softmax(1).numpy())
+    code, _, err = longtail("evaluate", path)
+    assert code == 0
+    assert "as probabilities do" in err
+    assert len(err.splitlines()) == 1
+
+
 def nan(logits):
     spoilt = logits.copy()
     spoilt[3, 1] = np.nan
@@ -139,6 +158,9 @@ def test_evaluate_refuses_what_is_wrong(tmp_path, longtail):
         "read from .safetensors, .npz": [_text(tmp_path / "d.csv")],
         "--counts is for files": [make_run(tmp_path / "run", "ce"), "--counts", "1,2"],
         "classes": [foreign(tmp_path / "e.npz"), "--counts", "1,2"],
+        "f.npz: there are no samples": [
+            foreign(tmp_path / "f.npz", logits=np.zeros((0, len(SMALL))), labels=np.zeros(0, int), embeddings=None)
+        ],
     }
     for words, argv in cases.items():
         code, out, err = longtail("evaluate", *argv)

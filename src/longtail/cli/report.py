@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..report.runs import Run
 
 
@@ -65,9 +67,8 @@ def evaluate(
         raise InputError("--counts is for files of predictions: a run folder has its own")
     run = _run(source) if source.is_dir() else _foreign(source, counts)
     (data,) = datasets([run])
-    for table in (tables.breakdown(data), details.embeddings(data), details.alive(data), details.theory(data)):
-        if table is not None:
-            typer.echo(f"{table.title}\n\n{table.plain()}")
+    for table in (tables.breakdown(data), *details.optional(data)):
+        typer.echo(f"{table.title}\n\n{table.plain()}")
     if out is not None:
         typer.echo(str(html.write(Found([run], []), out).index))
 
@@ -98,4 +99,18 @@ def _foreign(path: Path, counts: str | None) -> Run:
     known = predictions.counts
     config = {"format": FORMAT, "method": path.stem, "knobs": {}, "data": {"name": path.name, "options": {}}}
     split = {"counts": known.n.tolist(), "notes": [f"Predictions from {path.name}, trained elsewhere."]}
-    return Run(path, config, split, summarise(predictions, known), missing=("predictions from elsewhere",))
+    if predictions.test is not None and _are_probabilities(predictions.test.logits):
+        typer.echo(
+            f"warning: {path}: the logits are at least 0 and sum to 1 for every sample, as probabilities do; store "
+            "their logarithms, or the ECE and the margins are wrong",
+            err=True,
+        )
+    try:
+        summary = summarise(predictions, known)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return Run(path, config, split, summary, missing=("predictions from elsewhere",))
+
+
+def _are_probabilities(logits: Tensor) -> bool:
+    return len(logits) > 0 and bool((logits >= 0).all() and ((logits.double().sum(1) - 1).abs() < 1e-3).all())

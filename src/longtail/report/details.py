@@ -67,6 +67,8 @@ def embeddings(data: DataSet) -> Table | None:
     if all(cell is None for row in rows for cell in row[1:]):
         return None
     columns = ["Method", *paths, *numbers, "Margin variance, train", "Margin variance, test"]
+    known = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
+    columns, rows = [columns[i] for i in known], [[row[i] for i in known] for row in rows]
     note = (
         "k-NN and nearest-class-mean: balanced test accuracy in per cent. d_max: mean largest distance to a training "
         "sample of the same class, over the largest norm. Variance: mean squared distance to the class mean, mean over "

@@ -251,7 +251,8 @@ def breakdown(data: DataSet) -> Table:
     columns += [
         f"{g.capitalize()} ({n} classes)" if n != 1 else f"{g.capitalize()} (1 class)" for g, n in data.sizes.items()
     ]
-    columns += ["Worst class", "Geometric mean", "Harmonic mean", "ECE", "Plain accuracy", "95 % interval, first seed"]
+    columns += ["Worst class", "Geometric mean", "Harmonic mean", "ECE", "Plain accuracy"]
+    columns.append("95 % interval, first seed" if any(len(g.runs) > 1 for g in data.groups) else "95 % interval")
     rows: list[list[Cell]] = []
     for group in data.groups:
         row: list[Cell] = [group.label, group.balanced]
@@ -278,10 +279,12 @@ def noise(data: DataSet) -> str:
     if not widths or size is None:
         return ""
     half = 100 * sum(widths) / len(widths)
+    known = f"With {int(size):,} test samples one model's balanced accuracy is known to ±{half:.2f} points (95 %)"
+    if len(data.runs) == 1:
+        return f"{known}."
     return (
-        f"With {int(size):,} test samples one model's balanced accuracy is known to ±{half:.2f} points (95 %): a "
-        f"difference below about {half * 2**0.5:.2f} points between two single runs is noise, unless the paired "
-        f"comparison in the table of claims says otherwise.{_luck(data)}"
+        f"{known}: a difference below about {half * 2**0.5:.2f} points between two single runs is noise, unless the "
+        f"paired comparison in the table of claims says otherwise.{_luck(data)}"
     )
 
 
