@@ -79,16 +79,22 @@ def test_other_test_samples_are_not_paired(tmp_path):
 
 
 def test_verdicts_need_an_interval_without_zero_and_seeds_that_agree():
-    assert Difference(0.1, 0.05, 0.15, 3, 3, "").verdict == "confirmed"
-    assert Difference(-0.1, -0.15, -0.05, 3, 3, "").verdict == "contradicted"
-    assert Difference(0.1, 0.05, 0.15, 1, 1, "").verdict == "confirmed (one seed)"
-    assert Difference(0.1, -0.05, 0.25, 3, 3, "").verdict == "undecided"
-    assert Difference(0.1, 0.05, 0.15, 2, 3, "").verdict == "undecided"
-    assert Difference(0.1, None, None, 3, 3, "").verdict == "confirmed"
-    assert Difference(0.1, None, None, 1, 1, "").verdict == "undecided"
-    assert Difference(0.0123, 0.01, 0.02, 2, 3, "").points() == (
-        "+1.23 points [+1.00, +2.00], same sign in 2 of 3 seeds"
-    )
+    agree, differ = (0.05, 0.1, 0.15), (-0.1, 0.1, 0.3)
+    assert Difference(0.1, 0.05, 0.15, agree, "").verdict == "confirmed"
+    assert Difference(-0.1, -0.15, -0.05, (-0.1, -0.1), "").verdict == "contradicted"
+    assert Difference(0.1, 0.05, 0.15, (0.1,), "").verdict == "confirmed (one seed)"
+    assert Difference(0.1, -0.05, 0.25, agree, "").verdict == "undecided"
+    assert Difference(0.1, 0.05, 0.15, differ, "").verdict == "undecided"
+    assert Difference(0.1, 0.05, 0.15, (0.0, 0.2), "").verdict == "undecided"
+    assert Difference(0.1, None, None, agree, "").verdict == "confirmed"
+    assert Difference(0.1, None, None, (0.1,), "").verdict == "undecided"
+
+
+def test_few_seeds_are_listed_and_of_many_it_is_said_how_many_agree():
+    start = "+1.23 points [+1.00, +2.00]"
+    assert Difference(0.0123, 0.01, 0.02, (0.0123,), "").points() == start
+    assert Difference(0.0123, 0.01, 0.02, (-0.01, 0.0346), "").points() == f"{start}, by seed -1.00, +3.46"
+    assert Difference(0.0123, 0.01, 0.02, (-0.01, *[0.0162] * 6), "").points() == f"{start}, same sign in 6 of 7 seeds"
 
 
 def test_the_papers_claims_on_runs_drawn_as_it_says(four):
@@ -100,9 +106,10 @@ def test_the_papers_claims_on_runs_drawn_as_it_says(four):
         "d_max (training data, over the largest norm) is larger under DRO-LT than under CE",
         "d_max (training data, over the largest norm) is larger under CE than under ELM",
         "k-NN on the embeddings is better under ELM than under CE",
-        "Proposition 1 holds for every class",
     ):
         assert found[text].verdict == "confirmed", found[text]
+    assert found["Proposition 1 holds for every class"].verdict == claims.HOLDS
+    assert "**Theorem:** Proposition 1 holds" in markdown.paragraph(four)
     assert found["An embedding margin helps: one-stage DRO-LT is above CE"].verdict in ("contradicted", "undecided")
 
 
@@ -120,7 +127,8 @@ def test_d_max_has_the_interval_of_its_classes(four):
     gaps = np.mean(rows[0], 0) - np.mean(rows[1], 0)
     low, high = stats.t.interval(0.95, len(gaps) - 1, gaps.mean(), stats.sem(gaps))
     claim = by_text(four)[FAR]
-    assert f"({gaps.mean():+.4f} [{low:+.4f}, {high:+.4f}], same sign in 2 of 2 seeds)" in claim.number
+    seeds = ", ".join(f"{np.mean(a) - np.mean(b):+.4f}" for a, b in zip(*rows))
+    assert f"({gaps.mean():+.4f} [{low:+.4f}, {high:+.4f}], by seed {seeds})" in claim.number
     assert claim.number.endswith(f"larger in {(gaps > 0).sum()} of {len(gaps)} classes")
 
 

@@ -63,7 +63,7 @@ def test_the_table_and_the_claim_are_at_logadj_s_head(two):
     assert "60.00" in tradeoff.table(data).note
     (claim,) = [c for c in claims.check(data) if "equal accuracy" in c.text]
     half = 100 * Z95 * np.sqrt((0.34 * 0.66 + 0.2 * 0.8) / 80)  # two classes of the tail, 40 test samples each
-    assert claim.number == f"+14.00 points [{14 - half:+.2f}, {14 + half:+.2f}], same sign in 2 of 2 seeds"
+    assert claim.number == f"+14.00 points [{14 - half:+.2f}, {14 + half:+.2f}], by seed +14.00, +14.00"
     assert claim.where == claims.OURS
 
 

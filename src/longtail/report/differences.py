@@ -14,21 +14,32 @@ from .grouping import DataSet, Group
 from .runs import Run, as_number, circumstances
 
 Z95 = 1.959964
+MOST_SEEDS = 5  # of more, a table says only how many agree
 
 
 @dataclass(frozen=True)
 class Difference:
     """First minus second, with a 95 % interval over test samples (None where nothing is known of it).
 
-    ``ahead`` of ``seeds`` paired seeds have the sign of ``value``; ``how`` says where the interval comes from.
+    ``by_seed`` is the difference of each pair of seeds, which no interval over test samples covers; ``how`` says where
+    the interval comes from.
     """
 
     value: float
     low: float | None
     high: float | None
-    ahead: int
-    seeds: int
+    by_seed: tuple[float, ...]
     how: str
+
+    @property
+    def seeds(self) -> int:
+        return len(self.by_seed)
+
+    @property
+    def ahead(self) -> int:
+        """How many seeds have the sign of the whole."""
+        sign = math.copysign(1.0, self.value)
+        return sum(d * sign > 0 for d in self.by_seed)
 
     @property
     def verdict(self) -> str:
@@ -50,7 +61,11 @@ class Difference:
         said = f"{scale * self.value:+.{digits}f}{unit}"
         if self.low is not None and self.high is not None:
             said += f" [{scale * self.low:+.{digits}f}, {scale * self.high:+.{digits}f}]"
-        return f"{said}, same sign in {self.ahead} of {self.seeds} seeds" if self.seeds > 1 else said
+        if self.seeds < 2:
+            return said
+        if self.seeds > MOST_SEEDS:
+            return f"{said}, same sign in {self.ahead} of {self.seeds} seeds"
+        return f"{said}, by seed {', '.join(f'{scale * d:+.{digits}f}' for d in self.by_seed)}"
 
 
 def pair(data: DataSet, first: str, second: str) -> tuple[Group, Group] | str:
@@ -82,11 +97,11 @@ def accuracy_difference(first: Group, second: Group, part: str = "balanced") -> 
         return None
     paired = _paired_interval(first, second, part)
     if paired is not None:
-        return Difference(*paired, *_ahead(per_seed), "paired over test samples")
+        return Difference(*paired, tuple(per_seed), "paired over test samples")
     value = float(np.mean(per_seed))
     half = _unpaired_half_width(first, second, part)
     low, high = (None, None) if half is None else (value - half, value + half)
-    return Difference(value, low, high, *_ahead(per_seed), "unpaired, from class accuracies")
+    return Difference(value, low, high, tuple(per_seed), "unpaired, from class accuracies")
 
 
 def _paired_interval(first: Group, second: Group, part: str) -> tuple[float, float, float] | None:
@@ -112,7 +127,7 @@ def value_difference(first: Group, second: Group, value: Callable[[Run], float |
     per_seed = _seed_differences(first, second, value)
     if per_seed is None:
         return None
-    return Difference(float(np.mean(per_seed)), None, None, *_ahead(per_seed), "mean over seeds")
+    return Difference(float(np.mean(per_seed)), None, None, tuple(per_seed), "mean over seeds")
 
 
 def rate_difference(
@@ -124,7 +139,7 @@ def rate_difference(
         return None
     rates = [v for group in (first, second) if (v := value(group.first)) is not None]
     half = Z95 * math.sqrt(math.fsum(p * (1 - p) for p in rates) / size)
-    return Difference(found.value, found.value - half, found.value + half, found.ahead, found.seeds, how)
+    return Difference(found.value, found.value - half, found.value + half, found.by_seed, how)
 
 
 def _seed_differences(first: Group, second: Group, value: Callable[[Run], float | None]) -> list[float] | None:
@@ -138,11 +153,6 @@ def paired_runs(first: Group, second: Group) -> list[tuple[Run, Run]]:
     theirs = {run.seed: run for run in second.runs}
     same = [(run, theirs[run.seed]) for run in first.runs if run.seed is not None and run.seed in theirs]
     return same or [(first.first, second.first)]
-
-
-def _ahead(differences: list[float]) -> tuple[int, int]:
-    sign = math.copysign(1.0, float(np.mean(differences)))
-    return sum(d * sign > 0 for d in differences), len(differences)
 
 
 def _accuracy(run: Run, part: str) -> float | None:

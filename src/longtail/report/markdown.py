@@ -57,6 +57,7 @@ def paragraph(data: DataSet) -> str:
     words = {
         "confirmed": "Confirmed",
         "consistent": "Consistent with the runs",
+        claims.HOLDS: "Theorem",
         "contradicted": "Contradicted",
         "undecided": "Undecided",
         claims.NOT_TESTED: "Not tested",
