@@ -126,6 +126,24 @@ def test_variants_of_a_data_set_are_told_apart(tmp_path):
     assert titles == ["digits-lt (default options)", "digits-lt (ratio = 50)"]
 
 
+def test_comparisons_of_two_lengths_stand_apart_and_single_runs_join_the_longest(tmp_path):
+    for epochs in (3, 6):
+        for method in ("ce", "elm"):
+            in_proportion = {
+                "milestones": [epochs / 2],
+                "warmup_epochs": epochs / 3,
+                "precision": "auto" if epochs == 6 else "fp32",
+            }
+            run = make_run(tmp_path / f"{method}-{epochs}", method, epochs=epochs, recipe=in_proportion)
+            edit(run, "config.json", precision="bf16" if epochs == 6 else "fp32")
+    make_run(tmp_path / "alone", "elm", epochs=4, recipe={"ema": 0.99, "name": "strong"})
+    long, short = datasets(find([tmp_path]).runs)
+    assert (long.title, short.title) == ("digits-lt", "digits-lt (3 epochs, fp32)")
+    assert [g.first.epochs for g in short.groups] == [3, 3]
+    assert [g.label for g in short.groups] == ["CE", "ELM"]
+    assert sorted(g.first.path.name for g in long.groups) == ["alone", "ce-6", "elm-6"]
+
+
 def test_a_knob_that_came_later_does_not_part_old_seeds_from_new(tmp_path):
     make_run(tmp_path / "new", "elm", seed=0)
     old = make_run(tmp_path / "old", "elm", seed=1)

@@ -156,6 +156,16 @@ def test_how_far_seeds_lie_apart_is_said_where_there_are_several(tmp_path):
     assert "standard deviation" not in tables.noise(data)
 
 
+def test_the_results_say_which_runs_were_resumed(tmp_path):
+    make_run(tmp_path / "ce", "ce")
+    edit(make_run(tmp_path / "elm", "elm", seed=1), "environment.json", resumed=2)
+    (data,) = read(tmp_path)
+    assert "Interrupted and resumed from a checkpoint, not restarted: ELM (seed 1)." in tables.results(data).note
+    shutil.rmtree(tmp_path / "elm")
+    (data,) = read(tmp_path)
+    assert "resumed" not in tables.results(data).note
+
+
 def test_alive_is_the_mean_over_epochs_of_runs_with_a_pull(tmp_path):
     make_run(tmp_path / "ce", "ce")
     run = make_run(tmp_path / "elm", "elm")
@@ -247,7 +257,7 @@ def test_what_was_run_counts_the_papers_data_and_seeds_of_one_configuration(tmp_
     make_run(tmp_path / "milder", "elm", data="cifar10-lt", counts=SMALL, options={"ratio": 33})
     rows = details.not_run(datasets(find([tmp_path]).runs)).rows
     column = {str(row[0]): row[1] for row in rows}
-    assert column["Cross-entropy (CE)"] == "1 seed"
+    assert column["Cross-entropy (CE)"] == "1 seed (4 epochs), 1 seed (3 epochs)"
     assert column["ELM (proposed, one-stage)"] == "not run"
 
 

@@ -261,9 +261,14 @@ def not_run(sets: Sequence[DataSet]) -> Table:
         cells: list[Cell] = [row.title]
         for name in paper.DATASETS:
             same = [d for d in sets if d.name == name and paper.same_data(name, d.counts.n.tolist())]
-            done = [g for d in same for g in d.groups if g.method == row.method and not g.changed]
-            seeds = max((len(g.runs) for g in done), default=0)  # one seed at two lengths is one seed
-            cells.append(f"{seeds} seed{'' if seeds == 1 else 's'}" if seeds else "not run")
+            seeds: dict[int, int] = {}  # by length: one seed at two lengths is not two seeds
+            for group in (g for d in same for g in d.groups if g.method == row.method and not g.changed):
+                epochs = group.first.epochs or 0
+                seeds[epochs] = max(seeds.get(epochs, 0), len(group.runs))
+            said = [f"{n} seed{'' if n == 1 else 's'}" for _, n in sorted(seeds.items(), reverse=True)]
+            if len(seeds) > 1:
+                said = [f"{words} ({epochs} epochs)" for words, epochs in zip(said, sorted(seeds, reverse=True))]
+            cells.append(", ".join(said) or "not run")
         rows.append(cells)
     title = "The paper's comparison: what was run and what was not"
     return Table("coverage", title, ["Method", *paper.DATASETS.values()], rows)

@@ -161,7 +161,10 @@ def knobs_text(knobs: dict[str, Any]) -> str:
 
 
 def datasets(runs: Sequence[Run]) -> list[DataSet]:
-    """Group runs by data set and configuration: the paper's data sets first, the paper's rows first."""
+    """Group runs by data set and configuration: the paper's data sets first, the paper's rows first.
+
+    Comparisons under different circumstances, such as two lengths of training, are one ``DataSet`` each.
+    """
     by_data: dict[str, list[Run]] = {}
     for run in runs:
         by_data.setdefault(json.dumps(data_identity(run), sort_keys=True), []).append(run)
@@ -169,10 +172,35 @@ def datasets(runs: Sequence[Run]) -> list[DataSet]:
     found = []
     for same in by_data.values():
         title = data_title(same[0], alone=names.count(data_title(same[0])) == 1)
-        found.append(DataSet(same[0].data, title, _groups(same)))
+        found += [DataSet(same[0].data, title + said, _groups(part)) for said, part in _comparisons(same)]
     known = list(paper.DATASETS)
     found.sort(key=lambda d: (known.index(d.name) if d.name in known else len(known), d.title))
     return _distinct_titles(found)
+
+
+def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
+    """Runs of one data set, apart where two or more methods each were run under several circumstances.
+
+    The comparison of most epochs comes first, with what was run under no other's circumstances; the later ones say what
+    is different about them.
+    """
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(json.dumps(circumstances(run), sort_keys=True, default=str), []).append(run)
+    compared = [same for same in alike.values() if len({run.method for run in same}) > 1]
+    if len(compared) < 2:
+        return [("", runs)]
+    compared.sort(key=lambda same: (-(same[0].epochs or 0), -len(same)))
+    rest = [run for same in alike.values() if same not in compared for run in same]
+    first = circumstances(compared[0][0])
+    parts = [("", compared[0] + rest)]
+    for same in compared[1:]:
+        mine = circumstances(same[0])
+        # what lies in proportion to the epochs differs with them, and says nothing more
+        ignored = ("recipe milestones", "recipe warmup_epochs") if mine["epochs"] != first["epochs"] else ()
+        differ = [k for k in {**first, **mine} if first.get(k) != mine.get(k) and k not in ignored]
+        parts.append((f" ({', '.join(_said(k, mine.get(k)) for k in differ)})", same))
+    return parts
 
 
 def _distinct_titles(sets: list[DataSet]) -> list[DataSet]:

@@ -333,5 +333,5 @@ def data_identity(run: Run) -> list[Any]:
 
 def circumstances(run: Run) -> dict[str, Any]:
     """Everything but data, method and seed. A recipe's name is no part of it: its fields say all."""
-    fields = {f"recipe {k}": v for k, v in sorted(run.recipe.items()) if k not in ("name", "model", "epochs")}
-    return {"model": run.model, "epochs": run.epochs, "precision": run.precision, **fields}
+    given = {"model": run.model, "epochs": run.epochs, "precision": run.precision}  # as run, whatever the recipe says
+    return {**given, **{f"recipe {k}": v for k, v in sorted(run.recipe.items()) if k != "name" and k not in given}}

@@ -177,7 +177,7 @@ def _results_note(data: DataSet, comparable: bool) -> str:
     parts = [
         "Test accuracy in per cent, mean over classes; ± is the standard deviation over seeds, if there are several."
     ]
-    parts += _later_stages(data)
+    parts += _later_stages(data) + _resumed(data)
     if comparable:
         marks = {row.numbers[data.name].mark for row in paper.TABLE2}
         parts.append(f"Paper: mean over {paper.TRIALS} trials; “multi-stage” rows are the faded ones of its Table 2.")
@@ -202,6 +202,17 @@ def _later_stages(data: DataSet) -> list[str]:
         return []
     totals = "; ".join(f"{', '.join(labels)}: {trained}" for trained, labels in sorted(longer.items()))
     return [f"Epochs are those of the first stage; with the later ones trained in all: {totals}."]
+
+
+def _resumed(data: DataSet) -> list[str]:
+    """Which runs were interrupted: they went on from a checkpoint to the same bits, and a reader may want to know."""
+    broken = [
+        f"{group.label}{'' if run.seed is None else f' (seed {run.seed})'}"
+        for group in data.groups
+        for run in group.runs
+        if as_number(run.environment.get("resumed"))
+    ]
+    return [f"Interrupted and resumed from a checkpoint, not restarted: {', '.join(broken)}."] if broken else []
 
 
 def deviations(data: DataSet) -> list[str]:
