@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fake_runs import SMALL, edit, make_run
-from longtail.report import details, paper, tables
+from longtail.report import details, markdown, paper, tables
 from longtail.report.grouping import Stat, datasets
 from longtail.report.runs import find
 from longtail.report.tables import Percent, Table
@@ -259,6 +259,32 @@ def test_what_was_run_counts_the_papers_data_and_seeds_of_one_configuration(tmp_
     column = {str(row[0]): row[1] for row in rows}
     assert column["Cross-entropy (CE)"] == "1 seed (4 epochs), 1 seed (3 epochs)"
     assert column["ELM (proposed, one-stage)"] == "not run"
+
+
+def test_what_longer_training_brings_is_said_where_methods_were_compared_at_two_lengths(tmp_path):
+    for epochs in (3, 6):
+        for method in ("ce", "elm"):
+            make_run(
+                tmp_path / f"{method}-{epochs}", method, epochs=epochs, seed=epochs, recipe={"milestones": [epochs]}
+            )
+    make_run(tmp_path / "short-only", "logadj", epochs=3, recipe={"milestones": [3]})
+    sets = read(tmp_path)
+    (table,) = details.lengths(sets)
+    assert table.columns == ["Method", "3 epochs, fp32", "6 epochs, fp32"]
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert list(rows) == ["CE", "ELM"]
+    long, short = sets
+    assert rows["ELM"] == [short.plain("elm")[0].balanced, long.plain("elm")[0].balanced]
+    assert f"## {table.title}" in markdown.results_page(sets, find([tmp_path]), {})
+
+
+def test_another_learning_rate_is_no_length_of_training(tmp_path):
+    for lr in (0.1, 0.2):
+        for method in ("ce", "elm"):
+            make_run(tmp_path / f"{method}-{lr}", method, recipe={"lr": lr})
+    sets = read(tmp_path)
+    assert [data.title for data in sets] == ["digits-lt", "digits-lt (lr 0.2)"]
+    assert details.lengths(sets) == []
 
 
 def test_the_commonest_mistakes_are_means_over_seeds(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 from ..counts import GROUPS, ClassCounts
 from . import paper, tradeoff
 from .grouping import DataSet, Group, Stat, knob_text, slug
-from .runs import Run, Skipped, as_number, dig
+from .runs import Run, Skipped, as_number, circumstances, data_identity, dig
 from .tables import Cell, Table
 
 
@@ -272,6 +273,34 @@ def not_run(sets: Sequence[DataSet]) -> Table:
         rows.append(cells)
     title = "The paper's comparison: what was run and what was not"
     return Table("coverage", title, ["Method", *paper.DATASETS.values()], rows)
+
+
+def lengths(sets: Sequence[DataSet]) -> list[Table]:
+    """What longer training brings: a table for each data set whose methods were compared at several lengths."""
+    by_data: dict[str, list[DataSet]] = {}
+    for data in sets:
+        by_data.setdefault(json.dumps(data_identity(data.first), sort_keys=True), []).append(data)
+    return [table for same in by_data.values() if (table := _lengths(same)) is not None]
+
+
+def _lengths(sets: list[DataSet]) -> Table | None:
+    scaled = ("epochs", "precision", "recipe warmup_epochs", "recipe milestones")
+    rest = [{k: v for k, v in circumstances(d.alike[0].first).items() if k not in scaled} for d in sets]
+    same = [data.alike for data, other in zip(sets, rest) if other == rest[0]]
+    found = sorted(same, key=lambda groups: groups[0].first.epochs or 0)
+    by_name = [{group.name: group.balanced for group in groups} for groups in found]
+    names = [g.name for g in found[-1] if any(g.name in earlier for earlier in by_name[:-1])]
+    if not names:
+        return None
+    runs = [groups[0].first for groups in found]
+    columns = ["Method", *(f"{run.epochs} epochs, {run.precision}" for run in runs)]
+    rows: list[list[Cell]] = [[name, *(balanced.get(name, "not run") for balanced in by_name)] for name in names]
+    note = (
+        "Balanced test accuracy in per cent; ± is the standard deviation over seeds, if there are several. The recipe "
+        "is the same, warm-up and milestones in proportion; a different precision comes on top of the length."
+    )
+    title = sets[0].title
+    return Table(f"lengths-{slug(title)}", f"{title} by length of training", columns, rows, note)
 
 
 def reproduce(sets: Sequence[DataSet]) -> Table:

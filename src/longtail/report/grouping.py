@@ -71,6 +71,12 @@ class Group:
     changed: dict[str, Any]
 
     @property
+    def name(self) -> str:
+        """Method and changed knobs alone: the label also says what tells groups of one name apart."""
+        name = SHORT.get(self.method, self.method)
+        return f"{name} ({knobs_text(self.changed)})" if self.changed else name
+
+    @property
     def first(self) -> Run:
         return self.runs[0]
 
@@ -121,6 +127,14 @@ class DataSet:
         """Head, torso or tail for each class."""
         index = {int(c): name for name, classes in self.counts.groups().items() for c in classes}
         return [index[c] for c in range(self.counts.num_classes)]
+
+    @property
+    def alike(self) -> list[Group]:
+        """The groups under the circumstances that most of them share: a comparison with all else equal."""
+        shared: dict[str, list[Group]] = {}
+        for group in self.groups:
+            shared.setdefault(json.dumps(circumstances(group.first), sort_keys=True, default=str), []).append(group)
+        return max(shared.values(), key=len)
 
     def plain(self, method: str) -> list[Group]:
         """The groups of a method with no knob changed; most epochs first, then most seeds."""
@@ -239,9 +253,8 @@ def _groups(runs: list[Run]) -> list[Group]:
     groups = []
     for same in by_condition.values():
         same.sort(key=lambda r: (r.seed is None, r.seed or 0))
-        changed = _changed(same[0], [r for r in runs if r.method == same[0].method])
-        name = SHORT.get(same[0].method, same[0].method)
-        groups.append(Group(f"{name} ({knobs_text(changed)})" if changed else name, same, changed))
+        group = Group("", same, _changed(same[0], [r for r in runs if r.method == same[0].method]))
+        groups.append(replace(group, label=group.name))
     groups.sort(key=lambda g: (_ORDER.index(g.method) if g.method in _ORDER else len(_ORDER), g.method, g.label))
     return _distinct(groups)
 

@@ -107,7 +107,7 @@ def _make(found: Found, out: Path) -> Report:
         shown += details.optional(data)
         drawings = drawing.draw(data, out / "figures", looks)
         sections.append(Section(data, shown, drawings, tables.per_class(data)))
-    general = [details.table1(), details.not_run(sets)]
+    general = [details.table1(), details.not_run(sets), *details.lengths(sets)]
     general += [details.inventory(sets, found.skipped), details.reproduce(sets)]
     return Report(found, sections, general, out / "index.html", [str(s) for s in found.skipped])
 

@@ -25,6 +25,8 @@ def results_page(sets: Sequence[DataSet], found: Found, pictures: Mapping[str, S
         "## What was run and what was not",
         details.not_run(sets).markdown(),
     ]
+    for table in details.lengths(sets):
+        parts += [f"## {table.title}", table.markdown()]
     for data in sets:
         parts += [f"## {data.title}", tables.results(data).markdown(), tables.noise(data), "### The paper's claims"]
         parts += [paragraph(data), claims.table(data).markdown()]
