@@ -141,7 +141,8 @@ def test_comparisons_of_two_lengths_stand_apart_and_single_runs_join_the_longest
     assert (long.title, short.title) == ("digits-lt", "digits-lt (3 epochs, fp32)")
     assert [g.first.epochs for g in short.groups] == [3, 3]
     assert [g.label for g in short.groups] == ["CE", "ELM"]
-    assert sorted(g.first.path.name for g in long.groups) == ["alone", "ce-6", "elm-6"]
+    names = {g.first.path.name: g.label for g in long.groups}
+    assert names == {"ce-6": "CE", "elm-6": "ELM", "alone": "ELM · 4 epochs · fp32 · recipe strong"}
 
 
 def test_a_knob_that_came_later_does_not_part_old_seeds_from_new(tmp_path):

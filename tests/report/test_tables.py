@@ -81,7 +81,8 @@ def test_departures_of_the_same_configurations_share_a_sentence(tmp_path):
     (data,) = read(tmp_path)
     assert tables.deviations(data) == [
         "Not the paper's recipe: epochs 64 (paper: 256).",
-        "Not the paper's recipe for ELM: learning rate 0.1 (paper: 0.4), weight decay 0.0005 (paper: 0.0001).",
+        "Not the paper's recipe for ELM · lr 0.1 · weight_decay 0.0005: "
+        "learning rate 0.1 (paper: 0.4), weight decay 0.0005 (paper: 0.0001).",
     ]
 
 

@@ -131,10 +131,7 @@ class DataSet:
     @property
     def alike(self) -> list[Group]:
         """The groups under the circumstances that most of them share: a comparison with all else equal."""
-        shared: dict[str, list[Group]] = {}
-        for group in self.groups:
-            shared.setdefault(json.dumps(circumstances(group.first), sort_keys=True, default=str), []).append(group)
-        return max(shared.values(), key=len)
+        return _alike(self.groups)
 
     def plain(self, method: str) -> list[Group]:
         """The groups of a method with no knob changed; most epochs first, then most seeds."""
@@ -206,15 +203,8 @@ def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
         return [("", runs)]
     compared.sort(key=lambda same: (-(same[0].epochs or 0), -len(same)))
     rest = [run for same in alike.values() if same not in compared for run in same]
-    first = circumstances(compared[0][0])
-    parts = [("", compared[0] + rest)]
-    for same in compared[1:]:
-        mine = circumstances(same[0])
-        # what lies in proportion to the epochs differs with them, and says nothing more
-        ignored = ("recipe milestones", "recipe warmup_epochs") if mine["epochs"] != first["epochs"] else ()
-        differ = [k for k in {**first, **mine} if first.get(k) != mine.get(k) and k not in ignored]
-        parts.append((f" ({', '.join(_said(k, mine.get(k)) for k in differ)})", same))
-    return parts
+    first, *others = compared
+    return [("", first + rest), *((f" ({', '.join(_differences(same[0], first[:1]))})", same) for same in others)]
 
 
 def _distinct_titles(sets: list[DataSet]) -> list[DataSet]:
@@ -270,22 +260,50 @@ def _changed(run: Run, peers: list[Run]) -> dict[str, Any]:
 
 
 def _distinct(groups: list[Group]) -> list[Group]:
-    """Groups of one label differ in model, epochs, precision or recipe: append what tells them apart."""
+    """Groups of one label differ in model, epochs, precision or recipe: append what tells them apart.
+
+    Where most groups are a comparison with all else equal, those keep their short labels and the others say what is
+    different about them.
+    """
+    shared = _shared(groups)
     result = []
     for group in groups:
-        peers = [circumstances(g.first) for g in groups if g.label == group.label]
-        mine = circumstances(group.first)
-        names = dict.fromkeys([what for peer in peers for what in peer])
-        differ = [what for what in names if any(peer.get(what) != mine.get(what) for peer in peers)]
-        parts = [_said(what, mine.get(what)) for what in differ]
-        if (name := group.first.recipe.get("name")) and any(what.startswith("recipe ") for what in differ):
-            parts = [p for what, p in zip(differ, parts) if not what.startswith("recipe ")] + [f"recipe {name}"]
-        result.append(replace(group, label=" · ".join([group.label, *parts])))
+        peers = [g.first for g in groups if g.label == group.label] if shared is None else [shared]
+        result.append(replace(group, label=" · ".join([group.label, *_differences(group.first, peers)])))
     labels = [group.label for group in result]
     for i, group in enumerate(result):  # two recipes of one name may still differ in their fields
         if labels.count(group.label) > 1:
             result[i] = replace(group, label=f"{group.label} #{labels[:i].count(group.label) + 1}")
     return result
+
+
+def _shared(groups: list[Group]) -> Run | None:
+    """A run under the circumstances of more than half of the groups, if these are of several methods."""
+    alike = _alike(groups)
+    if len(alike) <= len(groups) / 2 or len({group.method for group in alike}) < 2:
+        return None
+    return alike[0].first
+
+
+def _differences(run: Run, others: list[Run]) -> list[str]:
+    """In which circumstances a run differs from any of the others, in words."""
+    mine, peers = circumstances(run), [circumstances(other) for other in others]
+    names = dict.fromkeys([what for peer in peers for what in (*mine, *peer)])
+    differ = [what for what in names if any(peer.get(what) != mine.get(what) for peer in peers)]
+    if "epochs" in differ:  # what lies in proportion to them differs with them, and says nothing more
+        differ = [what for what in differ if what not in ("recipe milestones", "recipe warmup_epochs")]
+    recipe = run.recipe.get("name")
+    if any(what.startswith("recipe ") for what in differ) and any(o.recipe.get("name") != recipe for o in others):
+        return [_said(w, mine.get(w)) for w in differ if not w.startswith("recipe ")] + [f"recipe {recipe}"]
+    return [_said(what, mine.get(what)) for what in differ]
+
+
+def _alike(groups: list[Group]) -> list[Group]:
+    """The groups under the circumstances that most of them share."""
+    shared: dict[str, list[Group]] = {}
+    for group in groups:
+        shared.setdefault(json.dumps(circumstances(group.first), sort_keys=True, default=str), []).append(group)
+    return max(shared.values(), key=len)
 
 
 def _said(what: str, value: Any) -> str:
