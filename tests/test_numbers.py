@@ -1,6 +1,7 @@
 """No number is typed: README's table and the page of results say what `results/` holds."""
 
 import importlib.util
+import itertools
 import json
 import re
 import statistics
@@ -22,18 +23,25 @@ def cell(values) -> str:
     return f"{100 * statistics.fmean(values):.1f}{spread}"
 
 
-def readme_table(data: str) -> str:
-    """The table that README must have, from the runs in results/DATA."""
-    values: dict[str, list[list[float]]] = defaultdict(list)
+def accuracies(data: str) -> dict[str, dict[int, list[float]]]:
+    """Balanced accuracy, head, torso and tail of the runs in results/DATA, by method as the command has it and seed."""
+    values: dict[str, dict[int, list[float]]] = defaultdict(dict)
     for folder in sorted((RESULTS / data).iterdir()):
         config = json.loads((folder / "config.json").read_text())
         memory = config["knobs"].get("memory")
         name = f"{config['method']} --set memory={memory}" if memory else config["method"]
         test = json.loads((folder / "summary.json").read_text())["test"]
-        values[name].append([test["balanced"], *(test["groups"][g]["accuracy"] for g in ("head", "torso", "tail"))])
+        groups = [test["groups"][g]["accuracy"] for g in ("head", "torso", "tail")]
+        values[name][config["seed"]] = [test["balanced"], *groups]
+    return values
+
+
+def readme_table(data: str) -> str:
+    """The table that README must have, from the runs in results/DATA."""
+    values = accuracies(data)
     lines = ["| method | balanced accuracy (%) | head | torso | tail |", "|---|---|---|---|---|"]
     shown = [name for name in ("ce", "logadj", "elm", "elm --set memory=16") if name in values]
-    lines += [f"| `{name}` | {' | '.join(cell(column) for column in zip(*values[name]))} |" for name in shown]
+    lines += [f"| `{name}` | {' | '.join(cell(column) for column in zip(*values[name].values()))} |" for name in shown]
     return "\n".join(lines)
 
 
@@ -43,6 +51,16 @@ README = re.findall(r"<!-- results:(\S+) -->\n(.*?)\n<!-- /results -->", (ROOT /
 @pytest.mark.parametrize(("data", "block"), README, ids=[data for data, _ in README])
 def test_the_readme_s_tables_are_what_the_results_say(data, block):
     assert block == readme_table(data)
+
+
+@pytest.mark.parametrize("data", ["cifar100-lt", "cifar100-lt-30"])
+def test_the_order_that_the_readme_states_holds_in_every_seed(data):
+    stated = re.search(r"within a seed:\s((?:`[^`]+`\s<\s)+`[^`]+`)\sin\sall", (ROOT / "README.md").read_text())
+    names = re.findall(r"`([^`]+)`", stated[1])
+    values = accuracies(data)
+    for lower, higher in itertools.pairwise(names):
+        assert values[lower].keys() == values[higher].keys()
+        assert all(values[lower][seed][0] < values[higher][seed][0] for seed in values[lower])
 
 
 def test_the_readme_shows_the_demo_s_data_and_real_images():
