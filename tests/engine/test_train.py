@@ -267,6 +267,7 @@ def test_keys_of_an_averaged_network() -> None:
     images = Split(torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8), torch.arange(40) % 4, torch.arange(40))
     counts = ClassCounts.from_labels(images.labels, 4)
     how = recipe.get("images").replace(model="resnet20", batch_size=20, lr=0.05, warmup_epochs=0.0, augment="none")
+    how = how.replace(precision="fp32")  # "auto" is bf16 on some processors, which the float32 below would not match
     plan = methods.build("elm", counts, memory=10, memory_ema=0.6)
     torch.manual_seed(0)
     model = models.build("resnet20", 4, (3, 8, 8))
