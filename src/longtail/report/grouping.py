@@ -293,7 +293,8 @@ def _differences(run: Run, others: list[Run]) -> list[str]:
     if "epochs" in differ:  # what lies in proportion to them differs with them, and says nothing more
         differ = [what for what in differ if what not in ("recipe milestones", "recipe warmup_epochs")]
     recipe = run.recipe.get("name")
-    if any(what.startswith("recipe ") for what in differ) and any(o.recipe.get("name") != recipe for o in others):
+    named = recipe and any(other.recipe.get("name") != recipe for other in others)
+    if named and any(what.startswith("recipe ") for what in differ):
         return [_said(w, mine.get(w)) for w in differ if not w.startswith("recipe ")] + [f"recipe {recipe}"]
     return [_said(what, mine.get(what)) for what in differ]
 
