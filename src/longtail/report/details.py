@@ -266,9 +266,10 @@ def not_run(sets: Sequence[DataSet]) -> Table:
             for group in (g for d in same for g in d.groups if g.method == row.method and not g.changed):
                 epochs = group.first.epochs or 0
                 seeds[epochs] = max(seeds.get(epochs, 0), len(group.runs))
-            said = [f"{n} seed{'' if n == 1 else 's'}" for _, n in sorted(seeds.items(), reverse=True)]
-            if len(seeds) > 1:
-                said = [f"{words} ({epochs} epochs)" for words, epochs in zip(said, sorted(seeds, reverse=True))]
+            said = [
+                f"{n} seed{'' if n == 1 else 's'}" + (f" ({epochs} epochs)" if len(seeds) > 1 else "")
+                for epochs, n in sorted(seeds.items(), reverse=True)
+            ]
             cells.append(", ".join(said) or "not run")
         rows.append(cells)
     title = "The paper's comparison: what was run and what was not"

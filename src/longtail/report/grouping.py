@@ -197,7 +197,7 @@ def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     """
     alike: dict[str, list[Run]] = {}
     for run in runs:
-        alike.setdefault(json.dumps(circumstances(run), sort_keys=True, default=str), []).append(run)
+        alike.setdefault(_key(circumstances(run)), []).append(run)
     compared = [same for same in alike.values() if len({run.method for run in same}) > 1]
     if len(compared) < 2:
         return [("", runs)]
@@ -239,7 +239,7 @@ def data_title(run: Run, alone: bool = True) -> str:
 def _groups(runs: list[Run]) -> list[Group]:
     by_condition: dict[str, list[Run]] = {}
     for run in runs:
-        by_condition.setdefault(json.dumps(condition(run), sort_keys=True, default=str), []).append(run)
+        by_condition.setdefault(_key(condition(run)), []).append(run)
     groups = []
     for same in by_condition.values():
         same.sort(key=lambda r: (r.seed is None, r.seed or 0))
@@ -303,8 +303,13 @@ def _alike(groups: list[Group]) -> list[Group]:
     """The groups under the circumstances that most of them share."""
     shared: dict[str, list[Group]] = {}
     for group in groups:
-        shared.setdefault(json.dumps(circumstances(group.first), sort_keys=True, default=str), []).append(group)
+        shared.setdefault(_key(circumstances(group.first)), []).append(group)
     return max(shared.values(), key=len)
+
+
+def _key(facts: Any) -> str:
+    """Equal for equal facts, to group by."""
+    return json.dumps(facts, sort_keys=True, default=str)
 
 
 def _said(what: str, value: Any) -> str:
