@@ -25,10 +25,11 @@ from .engine import recipe as recipes
 from .engine.distributed import pick_device
 from .engine.embeddings import outputs
 from .engine.finish import after
-from .engine.net import needs_logits
 from .engine.reading import reading
+from .engine.stopping import EarlyStopping
 from .engine.train import Interrupted, fit
 from .errors import InputError
+from .evaluate import accuracy
 from .evaluate.predictions import Part, Predictions
 from .models import CosineHead
 from .plan import Plan
@@ -191,7 +192,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         recipe = recipes.get("features").with_epochs(epochs)
         recipe = recipe.replace(batch_size=batch, lr=self.lr, weight_decay=self.weight_decay, precision="fp32")
         watched = val if self.early_stopping else None
-        watch = _Watch(module, plan, train, watched, sum(plan.epochs(epochs)[:-1]), self.n_iter_no_change)
+        watch = EarlyStopping(module, plan, train, watched, sum(plan.epochs(epochs)[:-1]), self.n_iter_no_change)
         with contextlib.suppress(Interrupted):  # by `watch`: nothing else can
             device = pick_device(self.device)
             fit(module, plan, train, recipe, seed=seed, device=device, watchers=[watch], stop=watch.stop)
@@ -234,7 +235,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         self.validation_score_ = None
         if val is not None:
             logits = self._logits(val.inputs.double())  # type: ignore[union-attr]
-            self.validation_score_ = _balanced(logits, val.labels)
+            self.validation_score_ = accuracy.of_labels(logits.argmax(1), val.labels, self.counts_).balanced
 
     def _logits(self, x: Tensor) -> Tensor:
         logits: Tensor
@@ -350,53 +351,3 @@ def _log_prior(target: Any, counts: ClassCounts, c: int) -> Array:
     with np.errstate(divide="ignore"):
         logs: Array = np.log(prior / prior.sum())
     return logs
-
-
-def _balanced(logits: Tensor, labels: Tensor) -> float:
-    hit = (logits.argmax(1) == labels).double()
-    n = torch.bincount(labels)
-    sums = torch.zeros(len(n), dtype=torch.float64).index_add_(0, labels, hit)
-    return float((sums[n > 0] / n[n > 0]).mean())
-
-
-class _Watch:
-    """Keeps the rows of training and, with validation data, watches balanced accuracy there in the last stage."""
-
-    def __init__(self, module: nn.Module, plan: Plan, train: Split, val: Split | None, before: int, wait: int) -> None:
-        self.module, self.train, self.val, self.before, self.wait = module, train, val, before, wait
-        self.rows: list[dict[str, Any]] = []
-        last = plan.stages[-1]
-        self.has_logits = needs_logits(last.objective)
-        # The factors of a "scale" stage reach the model only at its end: it runs in full.
-        self.active = val is not None and last.trains != "scale"
-        self.best, self.waited = -1.0, 0
-        self.state: dict[str, Tensor] = {}
-
-    def step(self, now: Any) -> None:
-        pass
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-        if not self.active or row["epoch"] <= self.before:
-            return
-        score = row["validation"] = self._score()
-        self.waited += 1
-        if score > self.best:
-            self.best, self.waited = score, 0
-            self.state = {name: t.clone() for name, t in self.module.state_dict().items()}
-
-    def _score(self) -> float:
-        assert self.val is not None
-        device = next(self.module.parameters()).device
-        logits, embeddings = outputs(self.module, self.val, device)
-        if not self.has_logits:
-            _, known = outputs(self.module, self.train, device)
-            logits = posthoc.ncm(embeddings, known, self.train.labels, logits.shape[1])
-        return _balanced(logits, self.val.labels)
-
-    def stop(self) -> int:
-        return int(self.active and self.waited >= self.wait)
-
-    def restore(self) -> None:
-        if self.state:
-            self.module.load_state_dict(self.state)

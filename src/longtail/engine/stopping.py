@@ -1,0 +1,59 @@
+"""Stopping where validation data no longer gains, for the estimator: runs always take the last epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from .. import posthoc
+from ..counts import ClassCounts
+from ..data.dataset import Split
+from ..evaluate import accuracy
+from ..plan import Plan
+from .embeddings import outputs
+from .net import needs_logits
+
+
+class EarlyStopping:
+    """Keeps the rows of training and, with validation data, watches balanced accuracy there in the last stage."""
+
+    def __init__(self, module: nn.Module, plan: Plan, train: Split, val: Split | None, before: int, wait: int) -> None:
+        self.module, self.train, self.val, self.before, self.wait = module, train, val, before, wait
+        self.counts = ClassCounts.from_labels(train.labels)
+        self.rows: list[dict[str, Any]] = []
+        last = plan.stages[-1]
+        self.has_logits = needs_logits(last.objective)
+        # The factors of a "scale" stage reach the model only at its end: it runs in full.
+        self.active = val is not None and last.trains != "scale"
+        self.best, self.waited = -1.0, 0
+        self.state: dict[str, Tensor] = {}
+
+    def step(self, now: Any) -> None:
+        pass
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        if not self.active or row["epoch"] <= self.before:
+            return
+        score = row["validation"] = self._score()
+        self.waited += 1
+        if score > self.best:
+            self.best, self.waited = score, 0
+            self.state = {name: t.clone() for name, t in self.module.state_dict().items()}
+
+    def _score(self) -> float:
+        assert self.val is not None
+        device = next(self.module.parameters()).device
+        logits, embeddings = outputs(self.module, self.val, device)
+        if not self.has_logits:
+            _, known = outputs(self.module, self.train, device)
+            logits = posthoc.ncm(embeddings, known, self.train.labels, logits.shape[1])
+        return accuracy.of_labels(logits.argmax(1), self.val.labels, self.counts).balanced
+
+    def stop(self) -> int:
+        return int(self.active and self.waited >= self.wait)
+
+    def restore(self) -> None:
+        if self.state:
+            self.module.load_state_dict(self.state)
