@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from longtail import methods
@@ -174,17 +175,21 @@ def test_a_signal_saves_and_says_how_to_go_on(number: signal.Signals, tmp_path: 
 def test_compare_loses_nothing_to_a_run_that_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["compare", "--methods", "ce,nope,elm", "--seeds", 2, "--epochs", 2, "--jobs", 2, "--out", tmp_path]
+    rng = np.random.default_rng(0)
+    parts = {"train": np.repeat([0, 1], [40, 8]), "test": np.repeat([0, 1], 20)}
+    features = {f"x_{name}": rng.normal(size=(len(y), 4)).astype("float32") for name, y in parts.items()}
+    np.savez(tmp_path / "noval.npz", **features, **{f"y_{name}": y for name, y in parts.items()})
+    arguments = ["compare", "--data", tmp_path / "noval.npz", "--methods", "ce,tau-norm,elm"]
+    arguments += ["--seeds", 2, "--epochs", 2, "--jobs", 2, "--out", tmp_path]
     code, out, err = call(capsys, *arguments)
     assert code == 1
-    assert "2 of 6 runs failed: unknown method 'nope'" in err.splitlines()[-1]
-    assert "differences under 3 points are noise" in out
+    assert "2 of 6 runs failed: tau-norm chooses tau on validation data, and" in err.splitlines()[-1]
     assert (tmp_path / "report" / "index.html").stat().st_size > 1000
     rows = {line.split()[1]: line for line in out.splitlines() if line.startswith("│")}
     assert rows["ce"].split("│")[2].strip() == "2"
     assert "±" in rows["elm"]
-    assert rows["nope"].split("│")[3].strip() == "—"
-    balanced = [json.loads(p.read_text())["test"]["balanced"] for p in tmp_path.glob("digits-lt-ce-*/summary.json")]
+    assert rows["tau-norm"].split("│")[3].strip() == "—"
+    balanced = [json.loads(p.read_text())["test"]["balanced"] for p in tmp_path.glob("*-ce-*/summary.json")]
     assert f"{50 * sum(balanced):.2f}" in rows["ce"]
     # Finished runs are found again
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")}
@@ -194,6 +199,14 @@ def test_compare_loses_nothing_to_a_run_that_fails(
     assert call(capsys, *arguments)[0] == 1
     assert sorted(reported) == sorted(p.parent for p in before)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")} == before
+
+
+def test_digits_come_with_a_word_on_noise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longtail.report.html.build", lambda paths, out: out)
+    arguments = ["compare", "--methods", "ce", "--seeds", 1, "--epochs", 1, "--out", tmp_path]
+    assert "differences under 3 points are noise" in call(capsys, *arguments)[1]
 
 
 def test_a_worker_that_dies_takes_only_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +246,11 @@ def test_sweep_chooses_on_validation_and_only_shows_test(
     [
         (["compare", "--methods", ","], "--methods needs at least one method"),
         (["compare", "--methods", "ce,ce"], "names a method twice"),
-        (["compare", "--methods", "nope", "--seeds", "1"], "unknown method 'nope'"),
+        (["compare", "--methods", "ce,nope"], "unknown method 'nope'"),
+        (["sweep", "nope", "--grid", "lam=1"], "unknown method 'nope'"),
+        (["sweep", "elm", "--grid", "lamb=1"], "unknown knob of 'elm' 'lamb': did you mean 'lam'?"),
+        (["sweep", "elm", "--grid", "lam=1", "--set", "taub=2"], "unknown knob of 'elm' 'taub': did you mean 'tau'?"),
+        (["sweep", "ce", "--grid", "lam=1"], "method 'ce' has no knobs"),
         (["sweep", "elm", "--grid", "lam"], "--grid takes name=value"),
         (["sweep", "elm", "--grid", "lam=1,1"], "needs different values"),
         (["sweep", "elm", "--grid", "lam=0.1,1e-1"], "needs different values"),
@@ -247,6 +264,7 @@ def test_mistakes_in_comparisons(
     code, _, err = call(capsys, *arguments)
     assert code == 2
     assert said in err.splitlines()[-1]
+    assert not list(tmp_path.iterdir()), "nothing may run before all names are known"
 
 
 def wait_for(condition: object, process: subprocess.Popen[str], seconds: float = 90) -> None:

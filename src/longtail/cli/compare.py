@@ -72,12 +72,15 @@ def compare(
     Finished runs are reused and unfinished ones go on, so the same command after an interruption loses nothing.
     """
     from ..engine.settings import Job
+    from ..methods import check
 
     names = [name for name in methods.split(",") if name]
     if not names:
         raise InputError("--methods needs at least one method, such as ce,logadj,elm")
     if len(set(names)) < len(names):
         raise InputError(f"--methods names a method twice: {methods}")
+    for name in names:  # before hours are spent on the others
+        check(name)
     base = Job(
         names[0], data=data, root=root, options=plain_pairs(option, "--option"), recipe=recipe, model=model,
         epochs=epochs, batch_size=batch_size, lr=lr, clip=clip, ema=ema, augment=augment, precision=precision,
@@ -114,6 +117,7 @@ def sweep(
 ) -> None:
     """Train one method over a grid of knobs; the best is chosen on validation data, test is only shown."""
     from ..engine.settings import Job
+    from ..methods import check
 
     axes = {name: [v for v in values.split(",") if v] for name, values in pairs(grid, "--grid").items()}
     for name, values in axes.items():
@@ -122,6 +126,7 @@ def sweep(
     fixed = pairs(knobs, "--set")
     if both := [name for name in axes if name in fixed]:
         raise InputError(f"{both[0]} is given by --grid and by --set: give it once")
+    check(method, [*axes, *fixed])
     base = Job(
         method, data=data, root=root, options=plain_pairs(option, "--option"), recipe=recipe, model=model,
         epochs=epochs, batch_size=batch_size, lr=lr, device=device, precision=precision, under=out,
