@@ -368,4 +368,4 @@ def _read(name: str, value: Any, kind: Any) -> Any:
     return number
 
 
-__all__ = ["METHODS", "PAPER_SETTINGS", "build", "describe", "knobs", "names"]
+__all__ = ["METHODS", "PAPER_SETTINGS", "build", "check", "describe", "knobs", "names"]

@@ -201,6 +201,31 @@ def test_compare_loses_nothing_to_a_run_that_fails(
     assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")} == before
 
 
+def test_compare_takes_knobs_with_a_method(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longtail.report.html.build", lambda paths, out: out)
+    monkeypatch.setenv("COLUMNS", "200")
+    methods = ["elm", "elm:memory=4:lam=0.5", "logadj:tau=2"]
+    code, out, err = call(
+        capsys, "compare", "--methods", ",".join(methods), "--data", "moons", "--seeds", 2, "--epochs", 1,
+        "--out", tmp_path,
+    )  # fmt: skip
+    assert code == 0, err
+    rows = {line.split("│")[1].strip(): line.split("│")[2:4] for line in out.splitlines() if line.startswith("│")}
+    assert list(rows) == methods
+    configs = {path.parent: json.loads(path.read_text()) for path in tmp_path.glob("*/config.json")}
+    wanted = {"elm": {"memory": 0}, "elm:memory=4:lam=0.5": {"memory": 4, "lam": 0.5}, "logadj:tau=2": {"tau": 2}}
+    for name, knobs in wanted.items():
+        found = [
+            path
+            for path, c in configs.items()
+            if c["method"] == name.split(":")[0] and knobs.items() <= c["knobs"].items()
+        ]
+        tests = [json.loads((path / "summary.json").read_text())["test"]["balanced"] for path in found]
+        assert [cell.strip() for cell in rows[name]] == ["2", compare.spread(tests)]
+
+
 def test_digits_come_with_a_word_on_noise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +272,8 @@ def test_sweep_chooses_on_validation_and_only_shows_test(
         (["compare", "--methods", ","], "--methods needs at least one method"),
         (["compare", "--methods", "ce,ce"], "names a method twice"),
         (["compare", "--methods", "ce,nope"], "unknown method 'nope'"),
+        (["compare", "--methods", "ce,elm:lamb=1"], "unknown knob of 'elm' 'lamb': did you mean 'lam'?"),
+        (["compare", "--methods", "elm:memory"], "--methods takes name=value, got 'memory'"),
         (["sweep", "nope", "--grid", "lam=1"], "unknown method 'nope'"),
         (["sweep", "elm", "--grid", "lamb=1"], "unknown knob of 'elm' 'lamb': did you mean 'lam'?"),
         (["sweep", "elm", "--grid", "lam=1", "--set", "taub=2"], "unknown knob of 'elm' 'taub': did you mean 'tau'?"),

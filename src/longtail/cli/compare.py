@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -47,7 +47,9 @@ GROUPS = ("head", "torso", "tail")
 
 def compare(
     data: Data = "digits-lt",
-    methods: Annotated[str, typer.Option("--methods", help="Methods, separated by commas.")] = "ce,logadj,elm",
+    methods: Annotated[
+        str, typer.Option("--methods", help="Methods, separated by commas; with knobs as elm:memory=16:lam=0.1.")
+    ] = "ce,logadj,elm",
     seeds: Seeds = 5,
     jobs: Jobs = None,
     root: Root = "data",
@@ -79,17 +81,18 @@ def compare(
         raise InputError("--methods needs at least one method, such as ce,logadj,elm")
     if len(set(names)) < len(names):
         raise InputError(f"--methods names a method twice: {methods}")
-    for name in names:  # before hours are spent on the others
-        check(name)
+    chosen = [_method(name) for name in names]
+    for name, knobs in chosen:  # before hours are spent on the others
+        check(name, knobs)
     base = Job(
-        names[0], data=data, root=root, options=plain_pairs(option, "--option"), recipe=recipe, model=model,
+        chosen[0][0], data=data, root=root, options=plain_pairs(option, "--option"), recipe=recipe, model=model,
         epochs=epochs, batch_size=batch_size, lr=lr, clip=clip, ema=ema, augment=augment, precision=precision,
         device=device, workers=workers, compile=compile, under=out, resume=not force, force=force,
     )  # fmt: skip
     # Seed by seed, so that an interrupted comparison has something of every method
-    todo = [replace(base, method=name, seed=seed) for seed in range(seeds) for name in names]
+    todo = [replace(base, method=name, knobs=knobs, seed=seed) for seed in range(seeds) for name, knobs in chosen]
     outcomes = _run(todo, jobs)
-    _table(f"{data}, balanced test accuracy in %", _by(outcomes, names, lambda job: job.method), "method")
+    _table(f"{data}, balanced test accuracy in %", _by(outcomes, names), "method")
     if data == "digits-lt":
         typer.echo("digits-lt has 400 test images: differences under 3 points are noise.")
     _report(outcomes, Path(out))
@@ -135,12 +138,8 @@ def sweep(
     points = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
     todo = [replace(base, seed=s, knobs={**fixed, **point}) for s in range(seeds) for point in points]
     outcomes = _run(todo, jobs)
-    rows = {_name(point): [] for point in points}  # type: dict[str, list[dict[str, Any]]]
-    for outcome in outcomes:
-        if outcome.path is not None:
-            point = {name: outcome.job.knobs[name] for name in axes}
-            rows[_name(point)].append(_summary(outcome.path))
-    _sweep_table(f"{method} on {data}, balanced accuracy in %", rows)
+    names = [", ".join(f"{k}={v}" for k, v in point.items()) for point in points]
+    _sweep_table(f"{method} on {data}, balanced accuracy in %", _by(outcomes, names))
     _report(outcomes, Path(out))
     _fail_if_any(outcomes)
 
@@ -153,8 +152,14 @@ def _plain(value: str) -> str | float:
         return value
 
 
-def _name(point: dict[str, str]) -> str:
-    return ", ".join(f"{k}={v}" for k, v in point.items())
+def _method(text: str) -> tuple[str, dict[str, str]]:
+    """A method and its knobs.
+
+    >>> _method("elm:memory=16:lam=0.1")
+    ('elm', {'memory': '16', 'lam': '0.1'})
+    """
+    name, *knobs = text.split(":")
+    return name, pairs(knobs, "--methods")
 
 
 def _run(todo: Sequence[Job], jobs: int | None) -> list[Outcome]:
@@ -196,13 +201,12 @@ def _summary(path: Path) -> dict[str, Any]:
     return summary
 
 
-def _by(
-    outcomes: Sequence[Outcome], names: Sequence[str], key: Callable[[Job], str]
-) -> dict[str, list[dict[str, Any]]]:
+def _by(outcomes: Sequence[Outcome], names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """The summaries of finished runs by name; runs are in the order of the names, seed after seed."""
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for outcome in outcomes:
+    for outcome, name in zip(outcomes, itertools.cycle(names)):
         if outcome.path is not None:
-            rows[key(outcome.job)].append(_summary(outcome.path))
+            rows[name].append(_summary(outcome.path))
     return rows
 
 
