@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin
 
@@ -305,16 +305,6 @@ def knobs(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters}
 
 
-def check(name: str, given: Iterable[str] = ()) -> None:
-    """Refuse a method that does not exist, or a knob that it does not have."""
-    defaults = knobs(name)
-    for knob in given:
-        if knob not in defaults:
-            if not defaults:
-                raise InputError(f"method {name!r} has no knobs, got {knob!r}")
-            raise unknown(f"knob of {name!r}", knob, defaults)
-
-
 def describe(name: str) -> str:
     """The first line of what the method is."""
     return (inspect.getdoc(_builder(name)) or "").splitlines()[0]
@@ -327,13 +317,17 @@ def build(name: str, counts: ClassCounts, *, data: str | None = None, **given: A
         data: a data set for which the paper gives settings (α and λ of ELM): they become the defaults.
         given: the method's knobs, as values or as the strings that the command line has.
     """
-    check(name, given)
     builder = _builder(name)
     if not isinstance(counts, ClassCounts):
         counts = ClassCounts(counts)
     defaults = knobs(name)
     if name == "elm" and data in PAPER_SETTINGS:
         defaults |= PAPER_SETTINGS[data]
+    for knob in given:
+        if knob not in defaults:
+            if not defaults:
+                raise InputError(f"method {name!r} has no knobs, got {knob!r}")
+            raise unknown(f"knob of {name!r}", knob, defaults)
     hints = inspect.get_annotations(builder, eval_str=True)
     values = {k: _read(k, given.get(k, default), hints[k]) for k, default in defaults.items()}
     plain = {k: v.to_data() if isinstance(v, PerClass) else v for k, v in values.items()}
@@ -368,4 +362,4 @@ def _read(name: str, value: Any, kind: Any) -> Any:
     return number
 
 
-__all__ = ["METHODS", "PAPER_SETTINGS", "build", "check", "describe", "knobs", "names"]
+__all__ = ["METHODS", "PAPER_SETTINGS", "build", "describe", "knobs", "names"]

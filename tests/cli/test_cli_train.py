@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -226,6 +227,34 @@ def test_compare_takes_knobs_with_a_method(
         assert [cell.strip() for cell in rows[name]] == ["2", compare.spread(tests)]
 
 
+def test_compare_trains_a_shared_first_stage_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longtail.report.html.build", lambda paths, out: out)
+    arguments = ["compare", "--methods", "crt,elm,ce", "--seeds", 2, "--epochs", 2, "--jobs", 2, "--out", tmp_path]
+
+    def run() -> dict[str, Path]:
+        code, _, err = call(capsys, *arguments)
+        assert code == 0, err
+        return {path.name[len("digits-lt-") :].rpartition("-")[0]: path for path in tmp_path.glob("digits-lt-*")}
+
+    def begun(path: Path) -> str | None:
+        return json.loads((path / "environment.json").read_text()).get("begun_with")
+
+    runs = run()
+    assert {name: begun(path) for name, path in runs.items()} == {
+        "ce-s0": None, "ce-s1": None, "elm-s0": None, "elm-s1": None,
+        "crt-s0": runs["ce-s0"].name, "crt-s1": runs["ce-s1"].name,
+    }  # fmt: skip
+    first = (runs["crt-s0"] / "model.safetensors").read_bytes()
+    # Where the first stage has no checkpoint any more, it is trained again, to the same weights
+    shutil.rmtree(runs["ce-s0"] / "checkpoints")
+    shutil.rmtree(runs["crt-s0"])
+    again = run()["crt-s0"]
+    assert begun(again) is None
+    assert (again / "model.safetensors").read_bytes() == first
+
+
 def test_digits_come_with_a_word_on_noise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +303,8 @@ def test_sweep_chooses_on_validation_and_only_shows_test(
         (["compare", "--methods", "ce,nope"], "unknown method 'nope'"),
         (["compare", "--methods", "ce,elm:lamb=1"], "unknown knob of 'elm' 'lamb': did you mean 'lam'?"),
         (["compare", "--methods", "elm:memory"], "--methods takes name=value, got 'memory'"),
+        (["compare", "--methods", "ce,elm:lam=much"], "lam must be a finite number, got 'much'"),
+        (["sweep", "elm", "--grid", "lam=0,much"], "lam must be a finite number, got 'much'"),
         (["sweep", "nope", "--grid", "lam=1"], "unknown method 'nope'"),
         (["sweep", "elm", "--grid", "lamb=1"], "unknown knob of 'elm' 'lamb': did you mean 'lam'?"),
         (["sweep", "elm", "--grid", "lam=1", "--set", "taub=2"], "unknown knob of 'elm' 'taub': did you mean 'tau'?"),

@@ -50,7 +50,7 @@ def take(path: Path, plan: Plan, config: Mapping[str, Any], counts: ClassCounts)
     if changed := differences(its, mine):
         raise InputError(f"cannot begin with {path}, which was trained otherwise: {'; '.join(changed)}")
     first = methods.build(other["method"], counts, **other["knobs"])
-    if not _begins_with(plan, first):
+    if not begins_with(plan, first):
         raise InputError(f"cannot begin with {path}: the stages of {plan.method} do not begin with {first.method}'s")
     found = checkpoint.latest(path / "checkpoints", lambda text: None)
     at = None if found is None else checkpoint.decode(found[1]).meta["at"]
@@ -61,7 +61,8 @@ def take(path: Path, plan: Plan, config: Mapping[str, Any], counts: ClassCounts)
     return Begun(found[1], at["done"], rows)
 
 
-def _begins_with(plan: Plan, first: Plan) -> bool:
+def begins_with(plan: Plan, first: Plan) -> bool:
+    """Whether the first stages of a plan are the whole of another."""
     n = len(first.stages)
     following = plan.stages[n] if n < len(plan.stages) else None
     return (

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,20 +38,21 @@ def run_all(
     jobs: Sequence[Job],
     workers: int,
     *,
+    after: Mapping[int, int] | None = None,
     on_done: Callable[[int, Outcome], None] = lambda index, outcome: None,
     on_epoch: Callable[[int, int], None] = lambda index, epoch: None,
 ) -> list[Outcome]:
     """Do all jobs, ``workers`` at a time with the cores shared among them; outcomes in the order of the jobs.
 
-    ``on_done`` and ``on_epoch`` are called from this thread, with the job's place in the list.
+    Args:
+        after: jobs, by their place in the list, that begin with the run of another.
+        on_done, on_epoch: called from this thread, with the job's place in the list.
     """
     workers = max(1, min(workers, len(jobs)))
     threads = max(1, cores() // workers)
-    todo: queue.Queue[int] = queue.Queue()
-    for index in range(len(jobs)):
-        todo.put(index)
+    todo = _Todo(jobs, after or {})
     news: queue.Queue[tuple[int, Outcome | int]] = queue.Queue()
-    lines = [threading.Thread(target=_serve, args=(jobs, todo, news, threads), daemon=True) for _ in range(workers)]
+    lines = [threading.Thread(target=_serve, args=(todo, news, threads), daemon=True) for _ in range(workers)]
     for line in lines:
         line.start()
     outcomes: dict[int, Outcome] = {}
@@ -67,17 +68,45 @@ def run_all(
     return [outcomes[index] for index in range(len(jobs))]
 
 
-def _serve(jobs: Sequence[Job], todo: queue.Queue[int], news: queue.Queue[Any], threads: int) -> None:
+class _Todo:
+    """Jobs handed out in their order, but for those that wait for another's run to begin with."""
+
+    def __init__(self, jobs: Sequence[Job], after: Mapping[int, int]) -> None:
+        self.jobs, self.after, self.left = jobs, after, list(range(len(jobs)))
+        self.ended: dict[int, Outcome] = {}
+        self.changed = threading.Condition()
+
+    def take(self) -> tuple[int, Job] | None:
+        """The next job and its place; waits while all that are left have to, None where none is left."""
+        with self.changed:
+            while self.left:
+                for index in self.left:
+                    first = self.after.get(index)
+                    if first is None or first in self.ended:
+                        self.left.remove(index)
+                        return index, self._begun(self.jobs[index], first)
+                self.changed.wait()
+            return None
+
+    def end(self, index: int, outcome: Outcome) -> None:
+        with self.changed:
+            self.ended[index] = outcome
+            self.changed.notify_all()
+
+    def _begun(self, job: Job, first: int | None) -> Job:
+        path = None if first is None else self.ended[first].path
+        if path is None or not any((path / "checkpoints").glob("*.safetensors")):
+            return job  # it trains all stages itself
+        return replace(job, begin_with=str(path))
+
+
+def _serve(todo: _Todo, news: queue.Queue[Any], threads: int) -> None:
     """Feed one worker until nothing is left; a worker that died is replaced."""
     worker: _Worker | None = None
-    while True:
-        try:
-            index = todo.get_nowait()
-        except queue.Empty:
-            break
+    while (taken := todo.take()) is not None:
+        index, job = taken
         if worker is None:
             worker = _Worker(threads)
-        job = jobs[index]
 
         def epoch(number: int, index: int = index) -> None:
             news.put((index, number))
@@ -86,6 +115,7 @@ def _serve(jobs: Sequence[Job], todo: queue.Queue[int], news: queue.Queue[Any], 
             outcome = worker.run(job, epoch)
         except _WorkerDied as error:
             outcome, worker = Outcome(job, None, str(error)), None
+        todo.end(index, outcome)
         news.put((index, outcome))
     if worker is not None:
         worker.close()
