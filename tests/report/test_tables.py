@@ -183,6 +183,27 @@ def test_alive_is_the_mean_over_epochs_of_runs_with_a_pull(tmp_path):
     assert rows_of(table)["ELM"]["Tail"] is None
 
 
+def test_seeds_are_shown_one_by_one_with_what_is_left_of_their_training_loss(tmp_path):
+    make_run(tmp_path / "alone", "logadj")
+    accuracies = {}
+    for seed, loss in ((1, 0.25), (0, 0.5)):
+        run = make_run(tmp_path / f"elm-{seed}", "elm", seed=seed)
+        rows = [
+            {"loss": 9.0, "parts": {"logit": 8.0, "pull": 1.0}},
+            {"loss": 1.0, "parts": {"logit": loss, "pull": 1.0}},
+        ]
+        (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        accuracies[seed] = 100 * json.loads((run / "summary.json").read_text())["test"]["balanced"]
+    (data,) = read(tmp_path)
+    assert details.by_seed(data).rows == [["ELM", "0, 1", f"{accuracies[0]:.2f}, {accuracies[1]:.2f}", "0.500, 0.250"]]
+    (tmp_path / "elm-1" / "metrics.jsonl").write_text("")
+    (data,) = read(tmp_path)
+    assert details.by_seed(data).rows[0][-1] == "0.500, –"
+    shutil.rmtree(tmp_path / "elm-1")
+    (data,) = read(tmp_path)
+    assert details.by_seed(data) is None
+
+
 def test_the_size_of_the_embedding_term_is_what_it_adds_to_the_logit_loss(tmp_path):
     make_run(tmp_path / "ce", "ce")
     for seed, scale in ((0, 1), (1, 3)):

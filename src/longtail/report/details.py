@@ -17,8 +17,35 @@ from .tables import Cell, Table
 
 def optional(data: DataSet) -> list[Table]:
     """The tables which only some runs allow, without those that these do not."""
-    made = (adjusted(data), tradeoff.table(data), embeddings(data), alive(data), size(data), theory(data))
+    made = (
+        by_seed(data), adjusted(data), tradeoff.table(data), embeddings(data), alive(data), size(data), theory(data),
+    )  # fmt: skip
     return [table for table in made if table is not None]
+
+
+def by_seed(data: DataSet) -> Table | None:
+    """Accuracy and what is left of the training loss, seed by seed; None where no configuration has two."""
+    rows: list[list[Cell]] = []
+    for group in data.groups:
+        if len(group.runs) > 1:
+            runs = sorted(group.runs, key=lambda run: run.seed or 0)
+            losses = [as_number(dig(run.metrics[-1], "parts", "logit")) if run.metrics else None for run in runs]
+            rows.append(
+                [
+                    group.label,
+                    ", ".join(str(run.seed) for run in runs),
+                    ", ".join(f"{100 * run.test['balanced']:.2f}" for run in runs),
+                    ", ".join("–" if loss is None else f"{loss:.3f}" for loss in losses),
+                ]
+            )
+    if not rows:
+        return None
+    columns = ["Method", "Seeds", "Balanced accuracy", "Logit loss of the last epoch"]
+    note = (
+        "Test accuracy in per cent; the loss is a mean over the last epoch's training batches, to be compared within a "
+        "row. Where it differs between seeds, one has trained less far than the other in the same number of epochs."
+    )
+    return Table(f"seeds-{slug(data.title)}", "Seed by seed", columns, rows, note)
 
 
 def adjusted(data: DataSet) -> Table | None:
