@@ -31,11 +31,14 @@ def by_text(data):
     return {claim.text: claim for claim in claims.check(data)}
 
 
+SEEDS = 4
+
+
 @pytest.fixture(scope="module")
 def four(tmp_path_factory):
     root = tmp_path_factory.mktemp("four")
     for method in ("ce", "logadj", "elm", "dro-lt"):
-        for seed in range(2):
+        for seed in range(SEEDS):
             make_run(root / f"{method}-{seed}", method, seed=seed)
     return read(root)
 
@@ -46,7 +49,7 @@ def test_the_difference_is_the_paired_comparison(four):
     right, labels = {}, None
     for method in ("elm", "logadj"):
         rows = []
-        for seed in range(2):
+        for seed in range(SEEDS):
             test = predictions(method, seed=seed).test
             rows.append((test.logits.argmax(1) == test.labels).numpy())
             labels = test.labels
@@ -54,7 +57,7 @@ def test_the_difference_is_the_paired_comparison(four):
     wanted = accuracy.compare(right["elm"], right["logadj"], labels, ClassCounts(SMALL)).difference["tail"]
     assert (found.value, found.low, found.high) == pytest.approx(tuple(wanted))
     assert found.how == "paired over test samples"
-    assert found.seeds == 2
+    assert found.seeds == SEEDS
 
 
 def test_without_kept_bits_the_interval_is_unpaired_and_wider(four, tmp_path):
@@ -113,6 +116,46 @@ def test_the_papers_claims_on_runs_drawn_as_it_says(four):
     assert found["An embedding margin helps: one-stage DRO-LT is above CE"].verdict in ("contradicted", "undecided")
 
 
+def naive_luck(data, value):
+    """What the pooled spread of all seeds adds to a difference, from the formula."""
+    values = [[value(run) for run in group.runs] for group in data.groups]
+    pooled = np.mean([np.var(v, ddof=1) for v in values]) ** 0.5
+    return stats.t.ppf(0.975, len(data.groups) * (SEEDS - 1)) * pooled * (2 / SEEDS) ** 0.5
+
+
+def test_the_spread_of_seeds_widens_an_interval(four):
+    elm, logadj = pair(four, "elm", "logadj")
+    narrow = accuracy_difference(elm, logadj, "tail")
+    wide = naive_luck(four, lambda run: run.group_accuracy("tail"))
+    low, high = (
+        narrow.value - np.hypot(narrow.value - narrow.low, wide),
+        narrow.value + np.hypot(narrow.high - narrow.value, wide),
+    )
+    claim = by_text(four)["ELM is above LogAdj on the tail"]
+    assert claim.number.startswith(f"{100 * narrow.value:+.2f} points [{100 * low:+.2f}, {100 * high:+.2f}]")
+    assert claim.note == "paired over test samples; spread of seeds included"
+
+
+def test_the_luck_of_other_configurations_holds_for_single_seeds_too(tmp_path):
+    """A difference of single seeds, clear over test samples, is undecided where a third method's seeds vary as much."""
+    make_run(tmp_path / "elm", "elm")
+    make_run(tmp_path / "logadj", "logadj")
+    text = "ELM is above LogAdj overall"
+    assert by_text(read(tmp_path))[text].verdict == "confirmed (one seed)"
+    for seed in range(2):
+        run = make_run(tmp_path / f"ce-{seed}", "ce", seed=seed)
+        test = json.loads((run / "summary.json").read_text())["test"]
+        edit(run, "summary.json", test={**test, "balanced": 0.5 + 0.2 * seed})
+    claim = by_text(read(tmp_path))[text]
+    assert (claim.verdict, claim.note) == ("undecided", "paired over test samples; spread of seeds included")
+
+
+def test_an_interval_of_seeds_alone_is_an_interval():
+    found = Difference(0.1, None, None, (0.1, 0.1), "mean over seeds").widened(0.2)
+    assert (found.low, found.high, found.verdict) == (pytest.approx(-0.1), pytest.approx(0.3), "undecided")
+    assert Difference(0.1, 0.05, 0.15, (0.1,), "").widened(None) == Difference(0.1, 0.05, 0.15, (0.1,), "")
+
+
 FAR = "d_max (training data, over the largest norm) is larger under CE than under ELM"
 TIGHT = "Tail classes are tighter under ELM than under LogAdj (d_max of the tail)"
 
@@ -125,7 +168,9 @@ def test_d_max_has_the_interval_of_its_classes(four):
     ce, elm = pair(four, "ce", "elm")
     rows = [[run.get("diagnostics", "dmax", "by_class") for run in group.runs] for group in (ce, elm)]
     gaps = np.mean(rows[0], 0) - np.mean(rows[1], 0)
-    low, high = stats.t.interval(0.95, len(gaps) - 1, gaps.mean(), stats.sem(gaps))
+    half = stats.t.ppf(0.975, len(gaps) - 1) * stats.sem(gaps)
+    half = np.hypot(half, naive_luck(four, lambda run: np.mean(run.get("diagnostics", "dmax", "by_class"))))
+    low, high = gaps.mean() - half, gaps.mean() + half
     claim = by_text(four)[FAR]
     seeds = ", ".join(f"{np.mean(a) - np.mean(b):+.4f}" for a, b in zip(*rows))
     assert f"({gaps.mean():+.4f} [{low:+.4f}, {high:+.4f}], by seed {seeds})" in claim.number
@@ -140,16 +185,23 @@ def test_a_difference_of_d_max_that_the_classes_do_not_share_is_undecided(tmp_pa
     assert "[-" in claim.number
 
 
-def test_runs_that_kept_no_d_max_by_class_have_no_interval_and_one_seed_decides_nothing(tmp_path):
-    for method in ("ce", "elm"):
-        for seed in range(2):
-            set_distances(make_run(tmp_path / f"{method}-{seed}", method, seed=seed), None)
+def test_runs_that_kept_no_d_max_by_class_have_an_interval_over_seeds_and_one_seed_decides_nothing(tmp_path):
+    means = {"ce": [0.5, 0.52], "elm": [0.2, 0.23]}
+    for method, values in means.items():
+        for seed, value in enumerate(values):
+            run = make_run(tmp_path / f"{method}-{seed}", method, seed=seed)
+            summary = json.loads((run / "summary.json").read_text())
+            dmax = {**summary["diagnostics"]["dmax"], "mean": value, "by_class": None}
+            edit(run, "summary.json", diagnostics={**summary["diagnostics"], "dmax": dmax})
     claim = by_text(read(tmp_path))[FAR]
-    assert (claim.verdict, claim.note) == ("confirmed", "no interval: the runs kept no d_max by class")
-    assert "[" not in claim.number
+    assert (claim.verdict, claim.note) == ("confirmed", "over seeds alone: the runs kept no d_max by class")
+    half = 4.30265 * ((0.02**2 / 2 + 0.03**2 / 2) / 2) ** 0.5  # t, 97.5 %, 2 degrees of freedom; √(2/n) is 1
+    assert f"(+0.2950 [{0.295 - half:+.4f}, {0.295 + half:+.4f}], by seed +0.3000, +0.2900)" in claim.number
     for method in ("ce", "elm"):
         shutil.rmtree(tmp_path / f"{method}-1")
-    assert by_text(read(tmp_path))[FAR].verdict == "undecided"
+    claim = by_text(read(tmp_path))[FAR]
+    assert claim.verdict == "undecided"
+    assert "[" not in claim.number
 
 
 def test_what_was_not_run_is_not_tested_and_says_what_is_needed(tmp_path):
@@ -242,7 +294,7 @@ def test_a_violation_of_proposition_1_would_be_seen(tmp_path):
 
 def test_the_paragraph_says_scale_and_outcome(four):
     text = markdown.paragraph(four)
-    assert text.startswith("These runs had 3 epochs and 2 seeds a configuration.")
+    assert text.startswith("These runs had 3 epochs and 4 seeds a configuration.")
     assert "**Confirmed:** ELM is above LogAdj overall" in text
     assert "**Not tested:**" in text
     assert "needs" not in text

@@ -18,6 +18,8 @@ from . import tradeoff
 from .differences import (
     Difference,
     accuracy_difference,
+    accuracy_of,
+    luck,
     pair,
     paired_runs,
     partner,
@@ -32,10 +34,11 @@ NOT_TESTED = "not tested"
 HOLDS = "holds"
 OURS = "ours, not the paper's"
 RULE = (
-    "Accuracies: “confirmed” and “contradicted” need a 95 % interval over test samples without 0 and all paired seeds "
-    "on one side. Margin variances: a 95 % interval over classes, seeds averaged. d_max: that and all seeds on one "
-    "side; where runs kept no d_max by class, two or more seeds on one side, which two are by chance half of the time. "
-    "“One seed”: the luck of training is not covered. Many claims are tested and no interval is widened for that."
+    "“Confirmed” and “contradicted” need a 95 % interval without 0 and all paired seeds on one side. Intervals are "
+    "over test samples (accuracies) or classes (margin variances, d_max). Where configurations have several seeds, "
+    "their pooled spread is included, with Student's quantile: what training by chance does to a difference, be it of "
+    "single seeds. Otherwise “one seed” means that the luck of training is not covered. Many claims are tested and no "
+    "interval is widened for that."
 )
 
 
@@ -84,7 +87,13 @@ def _compared(data: DataSet, text: str, where: str, first: str, second: str, par
     groups = pair(data, first, second)
     if isinstance(groups, str):
         return Claim(text, where, "–", NOT_TESTED, groups)
-    return _verdict(text, where, accuracy_difference(*groups, part))
+    return _verdict(text, where, _above(data, *groups, part))
+
+
+def _above(data: DataSet, first: Group, second: Group, part: str = "balanced") -> Difference | None:
+    """Accuracy of the first less that of the second, over test samples and seeds."""
+    found = accuracy_difference(first, second, part)
+    return found and found.widened(luck(data, first, second, lambda run: accuracy_of(run, part)))
 
 
 def _verdict(text: str, where: str, difference: Difference | None) -> Claim:
@@ -108,7 +117,7 @@ def _accuracy_claims(data: DataSet) -> Iterator[Claim]:
                 where = "overall" if part == "balanced" else f"on the {part}"
                 if other is not None and (part == "balanced" or data.sizes[part]):
                     text = f"{group.label} is above LogAdj {where}"
-                    yield _verdict(text, OURS, accuracy_difference(group, other, part))
+                    yield _verdict(text, OURS, _above(data, group, other, part))
             if other is not None:
                 yield from _at_equal_head(data, group, other)
     yield _compared(data, "A logit margin helps: LogAdj is above CE", "Table 2", "logadj", "ce")
@@ -135,10 +144,10 @@ def _margin_claims(data: DataSet) -> Iterator[Claim]:
             yield Claim(text, "Figures 3 and 6", "–", NOT_TESTED, groups)
             continue
         for split in ("test", "train"):
-            yield _variance_claim(f"{text} ({split} samples)", *groups, split)
+            yield _variance_claim(data, f"{text} ({split} samples)", *groups, split)
 
 
-def _variance_claim(text: str, elm: Group, other: Group, split: str) -> Claim:
+def _variance_claim(data: DataSet, text: str, elm: Group, other: Group, split: str) -> Claim:
     where = "Figures 3 and 6"
     ours, theirs = (_class_values(g.runs, "margin_variance", split) for g in (elm, other))
     if ours is None or theirs is None:
@@ -147,14 +156,20 @@ def _variance_claim(text: str, elm: Group, other: Group, split: str) -> Claim:
     if both.sum() < 2:
         return Claim(text, where, "–", NOT_TESTED, "fewer than two classes have a margin variance in both")
     logs = np.log(ours[both] / theirs[both])
-    ratio, low, high = (math.exp(v) for v in _interval(logs))
-    fewer = int((logs < 0).sum())
-    number = f"variance × {ratio:.3f} [{low:.3f}, {high:.3f}], smaller in {fewer} of {logs.size} classes"
-    seeds = min(len(elm.runs), len(other.runs))
-    verdict = "confirmed" if high < 1 else "contradicted" if low > 1 else "undecided"
-    if seeds == 1 and verdict != "undecided":
-        verdict += " (one seed)"
-    return Claim(text, where, number, verdict, "geometric mean over classes; not independent of the logits' scale")
+
+    def size(run: Run) -> float | None:
+        """How large a run's margin variances are, as a logarithm."""
+        values = _class_values([run], "margin_variance", split)
+        return None if values is None or not (values[both] > 0).all() else float(np.log(values[both]).mean())
+
+    by_seed = tuple((size(b) or 0.0) - (size(a) or 0.0) for a, b in paired_runs(elm, other))
+    middle, low, high = _interval(-logs)
+    found = Difference(middle, low, high, by_seed, "geometric mean over classes; not independent of the logits' scale")
+    found = found.widened(luck(data, elm, other, size))
+    ends = [math.exp(-v) for v in (found.value, found.high or 0.0, found.low or 0.0)]
+    number = "variance × {:.3f} [{:.3f}, {:.3f}]".format(*ends)
+    number += f", smaller in {int((logs < 0).sum())} of {logs.size} classes"
+    return Claim(text, where, number, found.verdict, found.how)
 
 
 def _interval(values: np.ndarray) -> tuple[float, float, float]:
@@ -196,7 +211,7 @@ def _distance_claim(data: DataSet, text: str, where: str, first: str, second: st
     members = slice(None) if part is None else data.counts.groups()[part].numpy()
     kept = [[_class_values([run], "dmax", "by_class") for run in runs] for runs in both]
     if any(row is None for rows in kept for row in rows):
-        return _distance_of_samples(text, where, groups, ("mean",) if part is None else ("mean_by_group", part))
+        return _distance_of_samples(data, text, where, groups, ("mean",) if part is None else ("mean_by_group", part))
     one, two = (np.asarray(rows)[:, members] for rows in kept)  # (seeds, classes)
     known = ~np.isnan(one - two).any(0)
     if known.sum() < 2:
@@ -204,13 +219,23 @@ def _distance_claim(data: DataSet, text: str, where: str, first: str, second: st
     gaps = (one - two)[:, known]
     middle, low, high = _interval(gaps.mean(0))
     difference = Difference(middle, low, high, tuple(gaps.mean(1).tolist()), "mean over classes, interval over classes")
+
+    def mean(run: Run) -> float | None:
+        values = _class_values([run], "dmax", "by_class")
+        return (
+            None if values is None or np.isnan(values[members][known]).any() else float(values[members][known].mean())
+        )
+
+    difference = difference.widened(luck(data, *groups, mean))
     number = f"{one[:, known].mean():.4f} against {two[:, known].mean():.4f} ({difference.text(digits=4)})"
     number += f", larger in {int((gaps.mean(0) > 0).sum())} of {gaps.shape[1]} classes"
     return Claim(text, where, number, difference.verdict, difference.how)
 
 
-def _distance_of_samples(text: str, where: str, groups: tuple[Group, Group], path: tuple[str, ...]) -> Claim:
-    """The same from runs which kept no d_max by class: their one number, with the seeds' agreement alone."""
+def _distance_of_samples(
+    data: DataSet, text: str, where: str, groups: tuple[Group, Group], path: tuple[str, ...]
+) -> Claim:
+    """The same from runs which kept no d_max by class: their one number, with an interval over seeds alone."""
     value = lambda run: run.number("diagnostics", "dmax", *path)  # noqa: E731
     difference = value_difference(*groups, value)
     if difference is None:
@@ -218,8 +243,9 @@ def _distance_of_samples(text: str, where: str, groups: tuple[Group, Group], pat
     sides = [
         math.fsum(v for run in runs if (v := value(run)) is not None) / len(runs) for runs in zip(*paired_runs(*groups))
     ]
+    difference = difference.widened(luck(data, *groups, value))
     number = f"{sides[0]:.4f} against {sides[1]:.4f} ({difference.text(digits=4)})"
-    return Claim(text, where, number, difference.verdict, "no interval: the runs kept no d_max by class")
+    return Claim(text, where, number, difference.verdict, "over seeds alone: the runs kept no d_max by class")
 
 
 def sweeps(data: DataSet) -> list[Sweep]:
@@ -266,7 +292,7 @@ def _strength_claims(data: DataSet) -> Iterator[Claim]:
         number = f"the largest λ tried, {knob_text(sweep.values[-1])}, is the best"
         yield Claim(texts[0], where, number, "undecided", "try larger values")
     else:
-        claim = _verdict(texts[0], where, accuracy_difference(sweep.groups[best], sweep.groups[-1]))
+        claim = _verdict(texts[0], where, _above(data, sweep.groups[best], sweep.groups[-1]))
         at = f"λ = {knob_text(sweep.values[best])} against {knob_text(sweep.values[-1])}: "
         yield Claim(claim.text, where, at + claim.number, claim.verdict, f"{claim.note}; {picked}")
     zero = sweep.groups[0] if sweep.values[0] == 0 else partner(sweep.groups[0], data.plain("logadj"))
@@ -275,13 +301,13 @@ def _strength_claims(data: DataSet) -> Iterator[Claim]:
         lack = "needs a run of elm with lam=0, or of logadj under the same recipe"
         yield from (Claim(text, where, "–", NOT_TESTED, lack) for text in texts[1:])
         return
-    small = accuracy_difference(positive[0], zero)
+    small = _above(data, positive[0], zero)
     claim = _verdict(texts[1], where, small)
     if small is not None:  # sameness is never proven: the interval says how large a difference could hide
         verdict = "consistent" if small.verdict == "undecided" else "contradicted"
         claim = Claim(texts[1], where, claim.number, verdict, f"{small.how}; the paper writes “standard cross-entropy”")
     yield claim
-    claim = _verdict(texts[2], where, accuracy_difference(sweep.groups[best], zero))
+    claim = _verdict(texts[2], where, _above(data, sweep.groups[best], zero))
     yield Claim(claim.text, where, claim.number, claim.verdict, f"{claim.note}; {picked}")
 
 
@@ -304,7 +330,7 @@ def _neighbour_claims(data: DataSet) -> Iterator[Claim]:
             continue
         size = groups[0].first.number("test", "n") or 0.0
         value = lambda run: run.number("diagnostics", "knn", "balanced")  # noqa: E731
-        difference = rate_difference(*groups, value, size, "unpaired, binomial")
+        difference = rate_difference(data, *groups, value, size, "unpaired, binomial")
         if difference is None:
             yield Claim(text, "Section 4.1", "–", NOT_TESTED, "the summaries hold no k-NN accuracy")
         else:

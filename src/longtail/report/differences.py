@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from .grouping import DataSet, Group
+from .grouping import DataSet, Group, Stat
 from .runs import Run, as_number, circumstances
 
 Z95 = 1.959964
@@ -19,10 +19,9 @@ MOST_SEEDS = 5  # of more, a table says only how many agree
 
 @dataclass(frozen=True)
 class Difference:
-    """First minus second, with a 95 % interval over test samples (None where nothing is known of it).
+    """First minus second, with a 95 % interval (None where nothing is known of it).
 
-    ``by_seed`` is the difference of each pair of seeds, which no interval over test samples covers; ``how`` says where
-    the interval comes from.
+    ``by_seed`` is the difference of each pair of seeds; ``how`` says where the interval comes from.
     """
 
     value: float
@@ -52,6 +51,14 @@ class Difference:
             return "undecided"
         word = "confirmed" if self.value > 0 else "contradicted"
         return word if self.seeds > 1 else f"{word} (one seed)"
+
+    def widened(self, luck: float | None) -> Difference:
+        """With an interval that also covers ``luck``, half of the interval which training alone would have."""
+        if luck is None:
+            return self
+        low, high = (0.0 if end is None else abs(end - self.value) for end in (self.low, self.high))
+        ends = self.value - math.hypot(low, luck), self.value + math.hypot(high, luck)
+        return Difference(self.value, *ends, self.by_seed, f"{self.how}; spread of seeds included")
 
     def points(self) -> str:
         """As percentage points."""
@@ -86,13 +93,28 @@ def partner(group: Group, others: list[Group]) -> Group | None:
     return next((g for g in others if circumstances(g.first) == mine), None)
 
 
+def luck(data: DataSet, first: Group, second: Group, value: Callable[[Run], float | None]) -> float | None:
+    """How far apart training alone may put the means of two groups, 95 %; None where no configuration has two seeds.
+
+    The spread of seeds is pooled over the configurations under the same circumstances. Runs count as independent: one
+    seed begins two methods alike, and after some epochs that is not seen any more.
+    """
+    from scipy import stats  # takes long to import
+
+    here = circumstances(first.first)
+    found = Stat.pooled(group.stat(value) for group in data.groups if circumstances(group.first) == here)
+    if found is None:
+        return None
+    return float(stats.t.ppf(0.975, found[1])) * found[0] * math.sqrt(2 / len(paired_runs(first, second)))
+
+
 def accuracy_difference(first: Group, second: Group, part: str = "balanced") -> Difference | None:
     """Test accuracy of the first minus the second: ``part`` is ``"balanced"`` or a group; None where it has no classes.
 
     Where both tested the same samples and kept which were right, the interval is that of the paired comparison; else it
     comes from the class accuracies as if the two were independent, which is wider.
     """
-    per_seed = _seed_differences(first, second, lambda run: _accuracy(run, part))
+    per_seed = _seed_differences(first, second, lambda run: accuracy_of(run, part))
     if per_seed is None:
         return None
     paired = _paired_interval(first, second, part)
@@ -131,15 +153,16 @@ def value_difference(first: Group, second: Group, value: Callable[[Run], float |
 
 
 def rate_difference(
-    first: Group, second: Group, value: Callable[[Run], float | None], size: float, how: str
+    data: DataSet, first: Group, second: Group, value: Callable[[Run], float | None], size: float, how: str
 ) -> Difference | None:
-    """Difference of a share of ``size`` test samples: a binomial interval, as if the two were independent."""
+    """Difference of a share of ``size`` test samples: binomial, as if the two were independent, and seeds' spread."""
     found = value_difference(first, second, value)
     if found is None or size < 1:
         return None
     rates = [v for group in (first, second) if (v := value(group.first)) is not None]
     half = Z95 * math.sqrt(math.fsum(p * (1 - p) for p in rates) / size)
-    return Difference(found.value, found.value - half, found.value + half, found.by_seed, how)
+    low, high = found.value - half, found.value + half
+    return Difference(found.value, low, high, found.by_seed, how).widened(luck(data, first, second, value))
 
 
 def _seed_differences(first: Group, second: Group, value: Callable[[Run], float | None]) -> list[float] | None:
@@ -155,7 +178,7 @@ def paired_runs(first: Group, second: Group) -> list[tuple[Run, Run]]:
     return same or [(first.first, second.first)]
 
 
-def _accuracy(run: Run, part: str) -> float | None:
+def accuracy_of(run: Run, part: str) -> float | None:
     return run.number("test", "balanced") if part == "balanced" else run.group_accuracy(part)
 
 

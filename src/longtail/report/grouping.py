@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
@@ -60,6 +60,13 @@ class Stat:
 
     def percent(self) -> str:
         return f"{100 * self.mean:.2f}" + ("" if self.std is None else f" ± {100 * self.std:.2f}")
+
+    @staticmethod
+    def pooled(stats: Iterable[Stat | None]) -> tuple[float, int] | None:
+        """The standard deviation within groups of seeds and its degrees of freedom; None where no group has two."""
+        known = [(s.std, s.n - 1) for s in stats if s is not None and s.std is not None]
+        freedom = sum(n for _, n in known)
+        return (math.sqrt(math.fsum(n * std**2 for std, n in known) / freedom), freedom) if freedom else None
 
 
 @dataclass(frozen=True)

@@ -302,14 +302,13 @@ def noise(data: DataSet) -> str:
 def _luck(data: DataSet) -> str:
     """How far seeds of one configuration lie apart, pooled over those with several; nothing where there are none."""
     stats = [group.balanced for group in data.groups]
-    freedom = sum(s.n - 1 for s in stats)
-    if not freedom:
+    found = Stat.pooled(stats)
+    if found is None:
         return ""
-    pooled = 100 * math.sqrt(sum((s.n - 1) * s.std**2 for s in stats if s.std is not None) / freedom)
     several = sum(s.n > 1 for s in stats)
     return (
-        f" Seeds of one configuration differ with a standard deviation of {pooled:.2f} points (pooled over {several} "
-        f"configuration{'s' if several > 1 else ''}): this comes on top, and no interval here covers it."
+        f" Seeds of one configuration differ with a standard deviation of {100 * found[0]:.2f} points (pooled over "
+        f"{several} configuration{'s' if several > 1 else ''}): this comes on top; the intervals of the claims have it."
     )
 
 

@@ -73,11 +73,11 @@ def table(data: DataSet) -> Table | None:
 
 
 def difference(data: DataSet, first: Group, second: Group, part: str) -> Difference | None:
-    """First minus second in ``part`` at equal accuracy of the head, with a binomial interval as if unpaired."""
+    """First minus second in ``part`` at equal accuracy of the head, as if unpaired."""
     head = reference(data)
     sizes: Any = first.first.get("test", "per_class_n")
     if head is None or not isinstance(sizes, list) or len(sizes) != data.counts.num_classes:
         return None
     size = math.fsum(as_number(sizes[c]) or 0.0 for c in data.counts.groups()[part].tolist())
     how = f"unpaired, binomial; logits adjusted to {100 * head:.2f} % on the head"
-    return rate_difference(first, second, lambda run: at_head(run, head, part), size, how)
+    return rate_difference(data, first, second, lambda run: at_head(run, head, part), size, how)
