@@ -237,6 +237,19 @@ def test_variances_of_few_classes_have_a_wide_interval(tmp_path):
     assert claim.verdict == "undecided"
 
 
+def test_a_class_without_variance_in_one_seed_is_left_out_of_all(tmp_path):
+    """Else that seed would count with another set of classes than the others."""
+    for method, seeds in (("elm", [[0.5, 0.6, 0.0], [0.5, 0.6, 0.7]]), ("logadj", [[1.0, 1.1, 1.2]] * 2)):
+        for seed, variances in enumerate(seeds):
+            run = make_run(tmp_path / f"{method}-{seed}", method, seed=seed)
+            row = variances + [None] * (len(SMALL) - 3)
+            edit(run, "summary.json", diagnostics={"margin_variance": {"train": row, "test": row}})
+    claim = by_text(read(tmp_path))["Margins vary less under ELM than under LogAdj (test samples)"]
+    middle = np.exp(np.log([0.5 / 1.0, 0.6 / 1.1]).mean())
+    assert claim.number.startswith(f"variance × {middle:.3f} [")
+    assert claim.number.endswith("smaller in 2 of 2 classes")
+
+
 def test_an_empty_group_is_not_applicable(tmp_path):
     for method in ("elm", "logadj"):
         make_run(tmp_path / method, method, counts=(200, 150, 60))

@@ -152,7 +152,8 @@ def _variance_claim(data: DataSet, text: str, elm: Group, other: Group, split: s
     ours, theirs = (_class_values(g.runs, "margin_variance", split) for g in (elm, other))
     if ours is None or theirs is None:
         return Claim(text, where, "–", NOT_TESTED, f"the summaries hold no margin variances of {split} samples")
-    both = (ours > 0) & (theirs > 0)  # NaN (a class without samples) compares false
+    each = [_class_values([run], "margin_variance", split) for run in (*elm.runs, *other.runs)]
+    both = np.all([values > 0 for values in each if values is not None], 0)  # NaN (a class without samples) is false
     if both.sum() < 2:
         return Claim(text, where, "–", NOT_TESTED, "fewer than two classes have a margin variance in both")
     logs = np.log(ours[both] / theirs[both])
@@ -162,9 +163,10 @@ def _variance_claim(data: DataSet, text: str, elm: Group, other: Group, split: s
         values = _class_values([run], "margin_variance", split)
         return None if values is None or not (values[both] > 0).all() else float(np.log(values[both]).mean())
 
-    by_seed = tuple((size(b) or 0.0) - (size(a) or 0.0) for a, b in paired_runs(elm, other))
-    middle, low, high = _interval(-logs)
-    found = Difference(middle, low, high, by_seed, "geometric mean over classes; not independent of the logits' scale")
+    seeds = value_difference(other, elm, size)
+    assert seeds is not None  # in the classes of ``both`` every run has a variance
+    how = "geometric mean over classes; not independent of the logits' scale"
+    found = Difference(*_interval(-logs), seeds.by_seed, how)
     found = found.widened(luck(data, elm, other, size))
     ends = [math.exp(-v) for v in (found.value, found.high or 0.0, found.low or 0.0)]
     number = "variance × {:.3f} [{:.3f}, {:.3f}]".format(*ends)
@@ -222,9 +224,7 @@ def _distance_claim(data: DataSet, text: str, where: str, first: str, second: st
 
     def mean(run: Run) -> float | None:
         values = _class_values([run], "dmax", "by_class")
-        return (
-            None if values is None or np.isnan(values[members][known]).any() else float(values[members][known].mean())
-        )
+        return None if values is None else as_number(values[members][known].mean())
 
     difference = difference.widened(luck(data, *groups, mean))
     number = f"{one[:, known].mean():.4f} against {two[:, known].mean():.4f} ({difference.text(digits=4)})"
