@@ -31,6 +31,7 @@ def accuracies(data: str) -> dict[str, dict[int, list[float]]]:
         name = f"{config['method']} --set memory={memory}" if memory else config["method"]
         test = json.loads((folder / "summary.json").read_text())["test"]
         groups = [test["groups"][g]["accuracy"] for g in ("head", "torso", "tail")]
+        assert config["seed"] not in values[name], "one comparison a folder: other settings belong elsewhere"
         values[name][config["seed"]] = [test["balanced"], *groups]
     return values
 

@@ -36,6 +36,15 @@ def test_of_too_many_runs_the_paper_s_one_stage_methods_and_variants_of_elm_are_
     assert drawn == ["CE", "CB Focal", "LDAM + DRW", "LogAdj", "DRO-LT", "τ-norm", "ELM", "ELM (memory = 16)"]
 
 
+def test_of_too_many_runs_those_under_other_circumstances_are_the_first_to_go(many):
+    before = labels(drawing.shown(read(many)))
+    make_run(many / "long", "elm", epochs=50)
+    make_run(many / "fast", "ce", recipe={"lr": 9.0})
+    data = read(many)
+    assert {"ELM · 50 epochs", "CE · lr 9"} <= set(labels(data.groups))
+    assert labels(drawing.shown(data)) == before
+
+
 def test_a_new_head_on_the_same_embeddings_is_drawn_once_and_said(many):
     for method in ("tau-norm", "crt"):
         ce, own = (json.loads((many / m / "summary.json").read_text()) for m in ("ce", method))

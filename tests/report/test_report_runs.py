@@ -126,7 +126,7 @@ def test_variants_of_a_data_set_are_told_apart(tmp_path):
     assert titles == ["digits-lt (default options)", "digits-lt (ratio = 50)"]
 
 
-def test_comparisons_of_two_lengths_stand_apart_and_single_runs_join_the_longest(tmp_path):
+def test_comparisons_of_two_lengths_stand_apart_and_single_runs_join_their_length_or_the_longest(tmp_path):
     for epochs in (3, 6):
         for method in ("ce", "elm"):
             in_proportion = {
@@ -137,10 +137,14 @@ def test_comparisons_of_two_lengths_stand_apart_and_single_runs_join_the_longest
             run = make_run(tmp_path / f"{method}-{epochs}", method, epochs=epochs, recipe=in_proportion)
             edit(run, "config.json", precision="bf16" if epochs == 6 else "fp32")
     make_run(tmp_path / "alone", "elm", epochs=4, recipe={"ema": 0.99, "name": "strong"})
+    make_run(tmp_path / "short-alone", "logadj", epochs=3, recipe={"lr": 0.7})
     long, short = datasets(find([tmp_path]).runs)
     assert (long.title, short.title) == ("digits-lt", "digits-lt (3 epochs, fp32)")
-    assert [g.first.epochs for g in short.groups] == [3, 3]
-    assert [g.label for g in short.groups] == ["CE", "ELM"]
+    assert [g.first.epochs for g in short.groups] == [3, 3, 3]
+    assert [g.first.path.name for g in short.groups] == ["ce-3", "short-alone", "elm-3"]
+    assert short.groups[1].label.startswith("LogAdj · ")
+    assert "lr 0.7" in short.groups[1].label
+    assert [g.label for g in short.alike] == ["CE", "ELM"]
     names = {g.first.path.name: g.label for g in long.groups}
     assert names == {"ce-6": "CE", "elm-6": "ELM", "alone": "ELM · 4 epochs · fp32 · recipe strong"}
 

@@ -55,10 +55,14 @@ def looks_for(sets: Sequence[DataSet]) -> dict[str, Style]:
 
 
 def shown(data: DataSet) -> list[Group]:
-    """The groups that figures 2, 3, 4 and 6 draw: no sweep's other values, and not too many."""
+    """The groups that figures 2, 3, 4 and 6 draw: no sweep's other values, and not too many.
+
+    Where some must go, those go first that were not run under the circumstances of the others.
+    """
     swept = [g for sweep in claims.sweeps(data) for g in sweep.groups if g.changed]
     kept = [g for g in data.groups if g not in swept] or data.groups
-    best = sorted(kept, key=_importance)[:MOST_CURVES]
+    alike = data.alike
+    best = sorted(kept, key=lambda g: (g not in alike, _importance(g)))[:MOST_CURVES]
     return [g for g in data.groups if g in best]
 
 

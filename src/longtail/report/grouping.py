@@ -199,8 +199,8 @@ def datasets(runs: Sequence[Run]) -> list[DataSet]:
 def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     """Runs of one data set, apart where two or more methods each were run under several circumstances.
 
-    The comparison of most epochs comes first, with what was run under no other's circumstances; the later ones say what
-    is different about them.
+    The comparison of most epochs comes first; the later ones say what is different about them. What was run under no
+    comparison's circumstances joins the one of its own length, or else the first.
     """
     alike: dict[str, list[Run]] = {}
     for run in runs:
@@ -209,9 +209,12 @@ def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     if len(compared) < 2:
         return [("", runs)]
     compared.sort(key=lambda same: (-(same[0].epochs or 0), -len(same)))
-    rest = [run for same in alike.values() if same not in compared for run in same]
     first, *others = compared
-    return [("", first + rest), *((f" ({', '.join(_differences(same[0], first[:1]))})", same) for same in others)]
+    said = ["", *(f" ({', '.join(_differences(same[0], first[:1]))})" for same in others)]
+    parts = [list(same) for same in compared]
+    for run in (run for same in alike.values() if same not in compared for run in same):
+        next((part for part in parts if part[0].epochs == run.epochs), parts[0]).append(run)
+    return list(zip(said, parts))
 
 
 def _distinct_titles(sets: list[DataSet]) -> list[DataSet]:
