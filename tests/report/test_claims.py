@@ -307,10 +307,19 @@ def test_a_violation_of_proposition_1_would_be_seen(tmp_path):
 
 def test_the_paragraph_says_scale_and_outcome(four):
     text = markdown.paragraph(four)
-    assert text.startswith("These runs had 3 epochs and 4 seeds a configuration.")
+    assert text.startswith("The runs compared had 3 epochs and 4 seeds a configuration.")
     assert "**Confirmed:** ELM is above LogAdj overall" in text
     assert "**Not tested:**" in text
     assert "needs" not in text
+
+
+def test_the_paragraph_s_scale_is_that_of_the_runs_compared(tmp_path):
+    for method in ("ce", "elm"):
+        make_run(tmp_path / method, method, epochs=3)
+    make_run(tmp_path / "long", "elm", epochs=50)
+    assert markdown.paragraph(read(tmp_path)).startswith("The runs compared had 3 epochs and 1 seed a configuration.")
+    alone = tmp_path / "long"
+    assert markdown.paragraph(read(alone)).startswith("The runs compared had 50 epochs and 1 seed a configuration.")
 
 
 def test_damaged_bits_fall_back_to_the_unpaired_interval(tmp_path):
