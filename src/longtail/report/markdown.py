@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import claims, details, paper, tables
-from .differences import partner
 from .drawing import Drawing
 from .grouping import DataSet
 from .runs import Found
@@ -50,10 +49,8 @@ def paragraph(data: DataSet) -> str:
             beyond.append(f"{claim.text}: {claim.verdict}")
         else:
             by_verdict.setdefault(claim.verdict.split(" (")[0], []).append(claim.text)
-    # a run that no other method was run like is compared with nothing, and its length says nothing about the claims
-    compared = [g for g in data.groups if partner(g, [o for o in data.groups if o.method != g.method])] or data.groups
-    seeds = sorted({len(group.runs) for group in compared})
-    epochs = sorted({group.first.epochs for group in compared if group.first.epochs is not None})
+    seeds = sorted({len(group.runs) for group in data.alike})
+    epochs = sorted({group.first.epochs for group in data.alike if group.first.epochs is not None})
     scale = f"{_span(epochs)} epochs" if epochs else "an unknown number of epochs"
     if data.name in paper.TABLE3:
         scale += f" (the paper: {paper.TABLE3[data.name].epochs})"
