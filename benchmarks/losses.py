@@ -28,8 +28,8 @@ from torch import Tensor
 
 from longtail import ELM, ClassCounts, Objective
 from longtail.losses import MarginCrossEntropy, Pull
+from longtail.losses.memory import ClassMemory
 from longtail.margins import Margin
-from longtail.memory import ClassMemory
 
 Contender = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (logits, embeddings, labels, ids) -> scalar
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from . import data, evaluate, losses, margins, methods, models, posthoc
     from .counts import ClassCounts
     from .losses import ELM, Features, Objective, Outputs
-    from .memory import ClassMemory
+    from .losses.memory import ClassMemory
     from .models.wrap import wrap
 
 _HOME = {

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .engine.files import cannot_write
-from .engine.restore import Restored, restore
 from .errors import InputError, RunError, unknown
+from .inference import Restored, restore
+from .runs.files import cannot_write
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}
 TOLERANCE = 1e-4

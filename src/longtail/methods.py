@@ -33,8 +33,8 @@ from .losses import (
     Term,
     Triplet,
 )
+from .losses.memory import ClassMemory
 from .margins import Constant, EffectiveNumber, Ldam, Margin, PerClass, Power, Relative
-from .memory import ClassMemory
 from .plan import Plan, Posthoc, Stage
 
 Builder = Callable[..., dict[str, Any]]

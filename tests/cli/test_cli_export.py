@@ -10,9 +10,9 @@ from longtail import export as exporting
 from longtail.cli import app
 from longtail.data import load
 from longtail.engine.job import execute
-from longtail.engine.restore import restore
 from longtail.engine.settings import Job
 from longtail.errors import InputError, RunError
+from longtail.inference import restore
 
 
 def train(folder, method, **settings):

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from longtail.cli import app
 from longtail.data import load
 from longtail.engine.job import execute
-from longtail.engine.restore import restore
 from longtail.engine.settings import Job
 from longtail.errors import InputError
 from longtail.evaluate.predictions import Predictions
+from longtail.inference import restore
 
 COLOURS = {"blue": (20, 40, 220), "green": (30, 200, 40), "red": (210, 30, 20)}
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from longtail import ELM, ClassCounts, Objective
 from longtail.errors import InputError
 from longtail.losses import HardPull, MarginCrossEntropy, Pull, SupCon
+from longtail.losses.memory import ClassMemory
 from longtail.margins import Margin, Power
-from longtail.memory import ClassMemory
 
 COUNTS = ClassCounts([60, 25, 10, 4, 1, 0])
 

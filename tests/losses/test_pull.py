@@ -9,7 +9,7 @@ import torch
 
 from longtail import ClassCounts
 from longtail.errors import InputError
-from longtail.losses import Features, HardPull, Pull, RelativePull, same_label
+from longtail.losses import Features, HardPull, Pull, RelativePull, pull_kernel
 from longtail.margins import Constant, Power
 from losses import pull_references as naive
 
@@ -26,12 +26,12 @@ def path(request, monkeypatch):
     if request.param == "grouped":
 
         def plan(x, labels, ids, keys):
-            return same_label._grouped(labels, ids, keys, x.shape[1], x.element_size())
+            return pull_kernel._grouped(labels, ids, keys, x.shape[1], x.element_size())
 
-        monkeypatch.setattr(same_label, "_plan", plan)
-        monkeypatch.setattr(same_label, "PIECE", 500)
+        monkeypatch.setattr(pull_kernel, "_plan", plan)
+        monkeypatch.setattr(pull_kernel, "PIECE", 500)
     else:
-        monkeypatch.setattr(same_label, "_plan", lambda x, labels, ids, keys: same_label._dense(labels, ids, keys))
+        monkeypatch.setattr(pull_kernel, "_plan", lambda x, labels, ids, keys: pull_kernel._dense(labels, ids, keys))
     return request.param
 
 
@@ -86,8 +86,8 @@ def test_the_plan_for_large_batches_is_grouped_and_agrees_with_the_dense_one():
     g = torch.Generator().manual_seed(0)
     labels = torch.multinomial(counts.prior, 700, replacement=True, generator=g)
     x = torch.randn(700, 32, generator=g, dtype=torch.float64)
-    assert isinstance(same_label._plan(x, labels, None, None), list)
-    assert isinstance(same_label._plan(x, labels // 99, None, None), same_label._Dense)
+    assert isinstance(pull_kernel._plan(x, labels, None, None), list)
+    assert isinstance(pull_kernel._plan(x, labels // 99, None, None), pull_kernel._Dense)
 
     def run(kind):
         e = x.clone().requires_grad_()
@@ -98,7 +98,7 @@ def test_the_plan_for_large_batches_is_grouped_and_agrees_with_the_dense_one():
     for kind in TERMS:
         values, grad = run(kind)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(same_label, "_plan", lambda x, labels, ids, keys: same_label._dense(labels, ids, keys))
+            patch.setattr(pull_kernel, "_plan", lambda x, labels, ids, keys: pull_kernel._dense(labels, ids, keys))
             dense_values, dense_grad = run(kind)
         torch.testing.assert_close(values, dense_values, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(grad, dense_grad, rtol=1e-8, atol=1e-10)
@@ -204,9 +204,9 @@ def test_keys_of_which_some_rows_are_meant(path):
     x, labels = batch(seed=1)
     z, key_labels = batch(b=40, seed=2, dtype=torch.float32)
     rows = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:17]
-    some = same_label.Keys(z, key_labels[rows], None, rows)
-    expected = same_label.log_sum(x, labels, keys=same_label.Keys(z[rows].double(), key_labels[rows]))
-    torch.testing.assert_close(same_label.log_sum(x, labels, keys=some), expected, rtol=1e-12, atol=1e-12)
+    some = pull_kernel.Keys(z, key_labels[rows], None, rows)
+    expected = pull_kernel.log_sum(x, labels, keys=pull_kernel.Keys(z[rows].double(), key_labels[rows]))
+    torch.testing.assert_close(pull_kernel.log_sum(x, labels, keys=some), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", TERMS)
@@ -216,7 +216,7 @@ def test_keys_beside_the_batch_are_the_union(kind, path):
     ids, key_ids = torch.arange(24), torch.arange(14, 34)
     x.requires_grad_()
     term = kind(COUNTS, alpha=ALPHA)
-    beside = term(x, labels, ids=ids, beside=same_label.Keys(z, key_labels, key_ids))
+    beside = term(x, labels, ids=ids, beside=pull_kernel.Keys(z, key_labels, key_ids))
     (grad,) = torch.autograd.grad(beside.sum(), x)
     union = Features(torch.cat([x, z]), torch.cat([labels, key_labels]), torch.cat([ids, key_ids]))
     joined = term(x, labels, keys=union, ids=ids)

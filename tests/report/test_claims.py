@@ -13,7 +13,7 @@ from longtail.evaluate import accuracy
 from longtail.report import claims, differences, markdown
 from longtail.report.differences import Difference, accuracy_difference, pair
 from longtail.report.grouping import datasets
-from longtail.report.runs import find
+from longtail.runs.read import find
 
 
 def read(path):

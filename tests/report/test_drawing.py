@@ -8,7 +8,7 @@ import pytest
 from fake_runs import make_run
 from longtail.report import drawing
 from longtail.report.grouping import datasets
-from longtail.report.runs import find
+from longtail.runs.read import find
 
 
 def read(path):

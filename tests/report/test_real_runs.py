@@ -6,7 +6,7 @@ import pytest
 
 from longtail.cli import main
 from longtail.report import drawing, html
-from longtail.report.runs import find
+from longtail.runs.read import find
 
 
 def test_two_trained_runs_give_figure_1_and_a_page(tmp_path, monkeypatch, capsys):

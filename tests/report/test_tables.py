@@ -11,8 +11,8 @@ import pytest
 from fake_runs import SMALL, edit, make_run
 from longtail.report import details, markdown, paper, tables
 from longtail.report.grouping import Stat, datasets
-from longtail.report.runs import find
 from longtail.report.tables import Percent, Table
+from longtail.runs.read import find
 
 CIFAR10 = (5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50)
 PAPER = {

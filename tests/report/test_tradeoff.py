@@ -9,7 +9,7 @@ from fake_runs import edit, make_run
 from longtail.report import claims, drawing, tradeoff
 from longtail.report.differences import Z95
 from longtail.report.grouping import datasets
-from longtail.report.runs import find
+from longtail.runs.read import find
 
 TAUS = [-1.0, 0.0, 1.0]
 

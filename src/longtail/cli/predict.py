@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..engine.restore import Restored
+    from ..inference import Restored
 
 FORMATS = ("text", "csv", "json")
 FEATURES = (".npz", ".npy", ".csv", ".safetensors")
@@ -33,8 +33,8 @@ def predict(
     format: Annotated[str, typer.Option(help="text, csv or json.")] = "text",
 ) -> None:
     """Classify new images or features: path, class and its probability."""
-    from ..engine.restore import restore
     from ..errors import unknown
+    from ..inference import restore
 
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..report.runs import Run
+    from ..runs.read import Run
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def report(
     Folders that are no finished run, or come from a newer version, are named and skipped.
     """
     from ..report import html
-    from ..report.runs import find
+    from ..runs.read import find
 
     found = find(runs)
     for skipped in found.skipped:
@@ -59,7 +59,7 @@ def evaluate(
     from ..errors import InputError
     from ..report import details, html, tables
     from ..report.grouping import datasets
-    from ..report.runs import Found
+    from ..runs.read import Found
 
     if not source.exists():
         raise InputError(f"{source} does not exist: give a run folder, or a file of predictions (.npz, .safetensors)")
@@ -75,7 +75,7 @@ def evaluate(
 
 def _run(folder: Path) -> Run:
     from ..errors import InputError
-    from ..report.runs import UnreadableError, read
+    from ..runs.read import UnreadableError, read
 
     try:
         return read(folder)
@@ -88,7 +88,7 @@ def _foreign(path: Path, counts: str | None) -> Run:
     from ..errors import InputError
     from ..evaluate.predictions import Predictions, read_counts
     from ..evaluate.summary import summarise
-    from ..report.runs import FORMAT, Run
+    from ..runs.read import FORMAT, Run
 
     predictions = Predictions.load(path, None if counts is None else read_counts(counts))
     if predictions.counts is None:

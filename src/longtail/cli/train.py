@@ -98,9 +98,9 @@ def _run(job: Any, track: Sequence[str]) -> None:
 
     from ..engine.job import execute
     from ..engine.progress import Lines, Live, tracker
-    from ..engine.run import command_line
     from ..engine.signals import StopOnSignal, resume_command
     from ..engine.train import Interrupted, Watcher
+    from ..runs.folder import command_line
 
     first = os.environ.get("RANK", "0") == "0"
     live: list[Live] = []

@@ -19,8 +19,8 @@ from ..counts import ClassCounts
 from ..errors import InputError
 from ..losses.base import Objective
 from ..plan import Plan, Stage
-from . import checkpoint
-from .run import differences, identity
+from ..runs import checkpoint
+from ..runs.folder import differences, identity
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from ..evaluate.predictions import Part, Predictions
 from ..evaluate.summary import summarise
 from ..margins import PerClass
 from ..plan import Plan
+from ..runs.files import write_bytes
+from ..runs.folder import RunFolder
 from .embeddings import margins_of, outputs
-from .files import write_bytes
 from .reading import reading
-from .run import RunFolder
 
 # Training logits beyond this many numbers are not kept: ImageNet-LT's are 0.5 GB, iNaturalist's would be 14
 MOST_LOGITS = 2 * 10**8

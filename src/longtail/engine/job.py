@@ -15,12 +15,12 @@ from ..data import Dataset, load, names
 from ..errors import InputError
 from ..margins import from_data
 from ..plan import Plan
+from ..runs.checkpoint import Checkpoint, decode
+from ..runs.folder import RunFolder, default_folder, environment
 from . import beginning, distributed, recipe
-from .checkpoint import Checkpoint, decode
 from .finish import finish, too_many_logits
 from .net import choose_precision
 from .recipe import Recipe
-from .run import RunFolder, default_folder, environment
 from .settings import Job
 from .train import Interrupted, Watcher, fit
 

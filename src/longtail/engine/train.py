@@ -21,7 +21,7 @@ from ..data.dataset import Split
 from ..data.loader import Batch, Loader
 from ..errors import RunError
 from ..plan import Plan, Stage
-from .checkpoint import Checkpoint, encode
+from ..runs.checkpoint import Checkpoint, encode
 from .distributed import Ranks
 from .embeddings import class_means
 from .net import Average, Trained, choose_precision, convolves, needs_logits

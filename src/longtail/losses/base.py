@@ -13,7 +13,7 @@ from ..margins import PerClass
 from .inputs import Features, Gathered, Keys, Outputs, check_ids, compute_dtype, full_precision, number
 
 if TYPE_CHECKING:
-    from ..memory import ClassMemory
+    from .memory import ClassMemory
 
 __all__ = ["Features", "Keys", "Objective", "Outputs", "Term", "compute_dtype"]
 

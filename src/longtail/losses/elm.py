@@ -5,10 +5,10 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any
 
-from .. import memory as memories
 from ..counts import ClassCounts
 from ..errors import InputError
 from ..margins import Margin, PerClass, Power
+from . import memory as memories
 from .base import Objective
 from .inputs import number
 from .logit import MarginCrossEntropy

@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..margins import PerClass, Power
 from .base import Features, Keys, Outputs, Term
 from .inputs import check_ids
-from .same_label import count, log_sum
+from .pull_kernel import count, log_sum
 
 
 class _Pull(Term):

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..runs.read import Run, as_number, circumstances
 from . import tradeoff
 from .differences import (
     Difference,
@@ -27,7 +28,6 @@ from .differences import (
     value_difference,
 )
 from .grouping import SHORT, DataSet, Group, knob_text, slug
-from .runs import Run, as_number, circumstances
 from .tables import Table
 
 NOT_TESTED = "not tested"

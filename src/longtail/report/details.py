@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..counts import GROUPS, ClassCounts
+from ..runs.read import Run, Skipped, as_number, circumstances, data_identity, dig
 from . import paper, tradeoff
 from .grouping import DataSet, Group, Stat, knob_text, slug
-from .runs import Run, Skipped, as_number, circumstances, data_identity, dig
 from .tables import Cell, Table
 
 

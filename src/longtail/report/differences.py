@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from ..runs.read import Run, as_number, circumstances
 from .grouping import DataSet, Group, Stat
-from .runs import Run, as_number, circumstances
 
 Z95 = 1.959964
 MOST_SEEDS = 5  # of more, a table says only how many agree

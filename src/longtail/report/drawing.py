@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..counts import GROUPS
 from ..errors import InputError
+from ..runs.read import Run, as_number
 from . import claims, figures, paper, style, tradeoff
 from .differences import partner
 from .grouping import SHORT, SYMBOL, DataSet, Group, knob_text, slug
-from .runs import Run, as_number
 from .style import Style
 
 if TYPE_CHECKING:

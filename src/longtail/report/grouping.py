@@ -10,8 +10,8 @@ from pathlib import PurePath
 from typing import Any
 
 from ..counts import ClassCounts
+from ..runs.read import Run, circumstances, condition, data_identity
 from . import paper
-from .runs import Run, circumstances, condition, data_identity
 
 # Short names for legends and table rows; a method which is not here is called by its own name.
 SHORT = {

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from .._version import __version__
 from ..errors import InputError, RunError
-from . import claims, details, drawing, markdown, paper, runs, tables
+from ..runs import read as runs
+from ..runs.read import Found
+from . import claims, details, drawing, markdown, paper, tables
 from .grouping import DataSet, datasets, slug
-from .runs import Found
 from .tables import Table
 
 TITLE = "<title>Long-tail report</title>"

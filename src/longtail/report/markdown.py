@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..runs.read import Found
 from . import claims, details, paper, tables
 from .drawing import Drawing
 from .grouping import DataSet
-from .runs import Found
 
 
 def results_page(sets: Sequence[DataSet], found: Found, pictures: Mapping[str, Sequence[tuple[str, str]]]) -> str:

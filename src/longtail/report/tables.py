@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..counts import GROUPS
+from ..runs.read import as_number
 from . import paper
 from .grouping import DataSet, Group, Stat, slug
-from .runs import as_number
 
 NOTHING = "–"
 _SIGNED = re.compile(r"[+-]\d+\.\d+")

@@ -10,9 +10,9 @@ import math
 from typing import Any
 
 from ..counts import GROUPS
+from ..runs.read import Run, as_number
 from .differences import Difference, rate_difference
 from .grouping import DataSet, Group, slug
-from .runs import Run, as_number
 from .tables import Cell, Table
 
 

@@ -19,10 +19,10 @@ import pytest
 from safetensors.torch import load_file
 
 from longtail.engine import finish
-from longtail.engine import run as runs
 from longtail.engine.job import execute, prepare
 from longtail.engine.settings import Job
 from longtail.errors import InputError, RunError
+from longtail.runs import folder as runs
 
 JOB = Job("ce", data="moons", epochs=2, save_steps=2)
 

@@ -11,7 +11,7 @@ import torch.multiprocessing as mp
 from longtail import ELM, ClassCounts, Features
 from longtail.errors import InputError
 from longtail.losses import Objective, Pull, RelativePull
-from longtail.memory import ClassMemory
+from longtail.losses.memory import ClassMemory
 
 COUNTS = ClassCounts([12, 5, 3, 1, 0])
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .counts import ClassCounts
-from .errors import InputError
-from .losses.inputs import Keys
+from ..counts import ClassCounts
+from ..errors import InputError
+from .inputs import Keys
 
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 

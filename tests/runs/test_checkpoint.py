@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from longtail.engine import checkpoint, files
 from longtail.errors import RunError
+from longtail.runs import checkpoint, files
 
 TENSORS = {
     "model.w": torch.randn(3, 4),

@@ -8,7 +8,7 @@ import pytest
 from fake_runs import SMALL, edit, make_run
 from longtail.errors import InputError
 from longtail.report.grouping import Stat, datasets, knob_text
-from longtail.report.runs import find
+from longtail.runs.read import find
 
 
 def labels(found):

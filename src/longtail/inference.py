@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import methods, models, posthoc
-from ..counts import ClassCounts
-from ..data.dataset import Files, Split
-from ..data.files import open_image, reason
-from ..data.loader import Loader
-from ..errors import InputError
-from .reading import Reading, reading
-from .recipe import Recipe
+from . import methods, models, posthoc
+from .counts import ClassCounts
+from .data.dataset import Files, Split
+from .data.files import open_image, reason
+from .data.loader import Loader
+from .engine.reading import Reading, reading
+from .engine.recipe import Recipe
+from .errors import InputError
 
 BATCH = 64
 
