@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from longtail.report import html, runs
+from longtail.report import html
+from longtail.runs import read as runs
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
