@@ -82,7 +82,7 @@ def test_the_paper_s_settings_come_with_the_data_and_give_way_to_the_user_s():
     def pull(**given):
         (_, _), (lam, term) = methods.build("elm", COUNTS, **given).stages[0].objective.weighted
         assert isinstance(term, Pull)
-        return lam, term._vectors["alpha"]
+        return lam, term.vectors["alpha"]
 
     lam, alpha = pull(data="imagenet-lt")
     assert lam == 0.001

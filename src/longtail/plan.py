@@ -117,7 +117,7 @@ class Plan:
 def _depends_on_counts(term: Term) -> bool:
     """Whether a per-class vector of the term differs between classes of different counts."""
     n = term.counts.n
-    for vector in term._vectors.values():
+    for vector in term.vectors.values():
         if not torch.allclose(vector, vector[:1], rtol=1e-12, atol=0) and bool((n != n[0]).any()):
             return True
     return False
@@ -129,5 +129,5 @@ def _has_logit_margin(term: Term) -> bool:
 
 def _has_embedding_margin(term: Term) -> bool:
     """Pull and DRO-LT have a margin a class, triplet and range loss one for all."""
-    per_class = [v for name, v in term._vectors.items() if name in ("alpha", "epsilon")]
+    per_class = [v for name, v in term.vectors.items() if name in ("alpha", "epsilon")]
     return any(bool((v != 0).any()) for v in per_class) or getattr(term, "gamma", 0) > 0

@@ -212,7 +212,7 @@ def test_a_vector_registered_again_takes_effect(case: Case) -> None:
     x, labels = batch(case)
     term = case.build()
     case.run(x, labels, term=term)
-    for name in list(term._vectors):
+    for name in list(term.vectors):
         assert term.vector(name, x) is term.vector(name, x)  # a copy is kept
         term.register_vector(name, 0.25)
         assert term.vector(name, x).tolist() == [0.25] * C

@@ -308,7 +308,7 @@ def test_focal_of_0_is_no_focal_and_a_sure_sample_counts_less() -> None:
         ({"margin": Power(0.5)}, "margin must be a Margin such as Margin.log_ratio() or None, got Power(0.5)"),
         ({"weights": [1.0, 2.0]}, "weights must have one value for each of the 5 classes, got shape (2,)"),
         ({"weights": [-1.0] * 5}, "weights must not be negative, got -1.0"),
-        ({"scale": 0.0}, "scale must be positive, got 0.0"),
+        ({"scale": 0.0}, "scale must be above 0 for every class, got 0.0"),
         ({"scale": float("nan")}, "scale must be finite for every class, got nan"),
         ({"focal": -1}, "focal must be a number >= 0, got -1"),
         ({"label_smoothing": 1.5}, "label_smoothing must be in [0, 1], got 1.5"),

@@ -50,7 +50,7 @@ def reading(plan: Plan, counts: ClassCounts) -> Reading:
     for weight, term in stage.objective.weighted:
         if not weight or "logits" not in term.needs:
             continue
-        vectors = term._vectors
+        vectors = term.vectors
         sigmoid |= isinstance(term, SigmoidFocal)
         if "weights" in vectors:
             log_prior = log_prior + vectors["weights"].clamp(min=1e-300).log()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -65,6 +67,11 @@ class Term(nn.Module):
             raise InputError(f"{name} must be finite for every class, got {vector[~torch.isfinite(vector)][0].item()}")
         self._vectors[name] = vector
         self._cast = {key: cast for key, cast in self._cast.items() if key[0] != name}  # copies of the one replaced
+
+    @property
+    def vectors(self) -> Mapping[str, Tensor]:
+        """The per-class vectors by name, float64 (C,) each on the CPU: what the term depends on the counts through."""
+        return MappingProxyType(self._vectors)
 
     def vector(self, name: str, like: Tensor) -> Tensor:
         """The per-class vector ``name`` on the device and in the dtype of ``like``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -109,12 +109,11 @@ class MarginCrossEntropy(WithMargin):
         self.has_weights = weights is not None
         if weights is not None:
             _register_weights(self, weights)
-        self.register_vector("scale", scale)  # type: ignore[arg-type]
-        if not bool((self._vectors["scale"] > 0).all()):
-            raise InputError(f"scale must be positive, got {float(self._vectors['scale'].min())}")
-        self.has_scale = bool((self._vectors["scale"] != 1).any())
-        if not self.has_scale:
-            del self._vectors["scale"]
+        self.has_scale = not (isinstance(scale, Real) and scale == 1)
+        if self.has_scale:
+            self.register_vector("scale", scale)  # type: ignore[arg-type]
+            if not bool((self.vectors["scale"] > 0).all()):
+                raise InputError(f"scale must be above 0 for every class, got {float(self.vectors['scale'].min())}")
 
     def extra_repr(self) -> str:
         knobs = {"focal": 0, "label_smoothing": 0, "ignore_index": None}
@@ -306,5 +305,5 @@ class Hybrid(Term):
 
 def _register_weights(term: Term, weights: Values) -> None:
     term.register_vector("weights", weights)  # type: ignore[arg-type]
-    if bool((term._vectors["weights"] < 0).any()):
-        raise InputError(f"weights must not be negative, got {float(term._vectors['weights'].min())}")
+    if bool((term.vectors["weights"] < 0).any()):
+        raise InputError(f"weights must not be negative, got {float(term.vectors['weights'].min())}")

@@ -7,17 +7,15 @@ the same weights.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from ..errors import InputError, unknown
+from .. import plugins
+from ..errors import InputError, one_of, unknown, whole
 from .heads import HEADS, Classifier, CosineHead, LinearHead, make_head
 from .mlp import MLP, mlp
 from .resnet import CIFAR_BLOCKS, LARGE_BLOCKS, CifarResNet, ResNet, resnet
@@ -72,10 +70,8 @@ def build(name: str, num_classes: int, input_shape: Sequence[int], head: str = "
     >>> model.embedding_size, model.num_classes
     (32, 10)
     """
-    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
-        raise InputError(f"num_classes must be a whole number of at least 1, got {num_classes!r}")
-    if head not in HEADS:
-        raise unknown("head", head, HEADS)
+    num_classes = whole("num_classes", num_classes, 1)
+    one_of("head", head, HEADS)
     shape = tuple(int(n) for n in input_shape)
     if ":" in name:
         return _from_factory(name, num_classes, shape, head, options)
@@ -100,7 +96,7 @@ def _check_options(name: str, options: dict[str, Any], allowed: tuple[str, ...])
 
 
 def _from_factory(name: str, num_classes: int, shape: tuple[int, ...], head: str, options: dict[str, Any]) -> nn.Module:
-    factory = _import(name)
+    factory = plugins.load("model", name)
     given = {"num_classes": num_classes, "input_shape": shape}
     try:
         parameters = inspect.signature(factory).parameters
@@ -114,7 +110,7 @@ def _from_factory(name: str, num_classes: int, shape: tuple[int, ...], head: str
             f"model {name!r} cannot be called with {', '.join([*accepted, *options]) or 'nothing'}: {e}"
         ) from e
     except Exception as e:
-        raise InputError(f"model {name!r} failed: {_brief(e)}") from e
+        raise InputError(f"model {name!r} failed: {plugins.brief(e)}") from e
     if not isinstance(module, nn.Module):
         raise InputError(f"model {name!r} must return a torch.nn.Module, got {type(module).__name__}")
     model = module if isinstance(module, Classifier) else wrap(module)
@@ -139,33 +135,9 @@ def _try(name: str, model: nn.Module, shape: tuple[int, ...]) -> None:
     except InputError:
         raise
     except Exception as e:
-        raise InputError(f"model {name!r} cannot take inputs of shape {shape}: {_brief(e)}") from e
+        raise InputError(f"model {name!r} cannot take inputs of shape {shape}: {plugins.brief(e)}") from e
     for module, mode in modes:
         module.training = mode
-
-
-def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def _import(name: str) -> Any:
-    where, _, what = name.partition(":")
-    # The console script does not put the working directory on the path, as `python -m` does.
-    added = os.getcwd() not in sys.path
-    if added:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(where)
-    except Exception as e:  # the module is the user's: running it can raise anything
-        said = str(e) if isinstance(e, ImportError) else f"{type(e).__name__}: {e}"
-        raise InputError(f"model {name!r}: module {where!r} cannot be imported ({said})") from e
-    finally:
-        if added:
-            sys.path.remove(os.getcwd())
-    factory = getattr(module, what, None)
-    if not callable(factory):
-        raise InputError(f"model {name!r}: {where} has no callable {what!r}")
-    return factory
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -1,0 +1,42 @@
+"""What a user's own module adds: ``package.module:name``, for models, backbones and methods alike."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .errors import InputError
+
+
+def load(kind: str, name: str) -> Callable[..., Any]:
+    """The function or class that ``package.module:name`` stands for; ``kind`` is what a message calls it.
+
+    The working directory is searched too, as ``python -m`` does.
+
+    >>> load("model", "torch.nn:Identity")
+    <class 'torch.nn.modules.linear.Identity'>
+    """
+    where, _, what = name.partition(":")
+    added = os.getcwd() not in sys.path
+    if added:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(where)
+    except Exception as e:  # the module is the user's: running it can raise anything
+        said = str(e) if isinstance(e, ImportError) else brief(e)
+        raise InputError(f"{kind} {name!r}: module {where!r} cannot be imported ({said})") from e
+    finally:
+        if added:
+            sys.path.remove(os.getcwd())
+    found = getattr(module, what, None)
+    if not callable(found):
+        raise InputError(f"{kind} {name!r}: {where} has no callable {what!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def brief(error: Exception) -> str:
+    """An error of somebody else's code in one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
