@@ -1,12 +1,26 @@
 """Augmentation against plain loops and against Pillow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from longtail.data import policy
-from longtail.data.augment import CropFlip, Cutout, Noise, steps_for_features, steps_for_images
+from longtail.data import Files, Split, policy
+from longtail.data.augment import (
+    Augmentation,
+    Cutout,
+    Noise,
+    ResizedCrop,
+    TensorCrop,
+    of_images,
+    parse,
+    steps_for_features,
+    steps_for_images,
+    stored_name,
+)
+from longtail.data.feeds import Job, TensorFeed
 from longtail.errors import InputError
 
 
@@ -23,7 +37,7 @@ def images():
 
 
 def test_crop_flip_is_what_a_loop_does(images):
-    step = CropFlip(images)
+    step = TensorCrop(images)
     ids = torch.arange(24).flip(0)
     draw = step.draw(24, torch.Generator().manual_seed(1))
     got = step.take(ids, draw)
@@ -35,7 +49,7 @@ def test_crop_flip_is_what_a_loop_does(images):
 
 
 def test_crop_flip_draws_every_window_and_both_sides(images):
-    draw = CropFlip(images).draw(20_000, torch.Generator().manual_seed(2))
+    draw = TensorCrop(images).draw(20_000, torch.Generator().manual_seed(2))
     windows = torch.bincount(draw["shift"][:, 0] * 9 + draw["shift"][:, 1], minlength=81)
     assert len(windows) == 81
     assert bool(((windows - 247).abs() < 80).all())
@@ -45,7 +59,7 @@ def test_crop_flip_draws_every_window_and_both_sides(images):
 def test_crop_flip_of_images_that_are_not_square():
     x = torch.arange(2 * 1 * 5 * 9, dtype=torch.uint8).view(2, 1, 5, 9)
     still = {"shift": torch.full((2, 2), 4), "flip": torch.tensor([0, 1])}
-    got = CropFlip(x).take(torch.arange(2), still)
+    got = TensorCrop(x).take(torch.arange(2), still)
     assert torch.equal(got[0], x[0])
     assert torch.equal(got[1], x[1].flip(2))
 
@@ -154,12 +168,66 @@ def test_auto_augment_keeps_the_probabilities():
 
 
 def test_names():
-    kinds = [type(step).__name__ for step in steps_for_images("autoaugment+cutout", (3, 32, 32), (0.5, 0.5, 0.5))]
+    assert str(parse("autoaugment+cutout")) == "crop-flip+autoaugment+cutout"
+    assert str(parse("none")) == "none"
+    assert str(parse("crop+randaugment")) == "crop+randaugment"
+    assert parse("resized-crop-flip:0.5") == Augmentation("resized-crop-flip", (), 0.5)
+    kinds = [type(step).__name__ for step in steps_for_images(("autoaugment", "cutout"), (3, 32, 32), (0.5, 0.5, 0.5))]
     assert kinds == ["AutoAugment", "Cutout"]
-    assert steps_for_images("none", (3, 32, 32), None) == []
     with pytest.raises(InputError, match="did you mean 'cutout'"):
-        steps_for_images("cutuot", (3, 32, 32), None)
+        parse("cutuot")
+    for wrong in ("resized-crop:0", "resized-crop:1.5", "resized-crop:", "resized-crop:nan", "crop:0.5"):
+        with pytest.raises(InputError, match=r"only resized-crop takes a number, the least share, in \(0, 1\]"):
+            parse(wrong)
+    grey = Split(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.zeros(4).long(), torch.arange(4))
     with pytest.raises(InputError, match="needs images of 3 channels"):
-        steps_for_images("randaugment", (1, 8, 8), None)
+        of_images("randaugment", grey)
     with pytest.raises(InputError, match="unknown augmentation of features 'cutout'"):
         steps_for_features("cutout", torch.zeros(2, 2), 1)
+
+
+def test_a_sentence_says_what_is_done():
+    assert "shifted by up to an eighth of its side, not mirrored (augment crop)" in parse("crop").sentence()
+    assert (
+        "50% to 100% of the area, resized, mirrored half of the time, then cutout"
+        in parse("resized-crop-flip:0.5+cutout").sentence()
+    )
+
+
+def test_the_name_in_a_config_keeps_what_old_configs_say_and_spells_out_what_changed(images):
+    memory = Split(images, torch.arange(24) % 2, torch.arange(24))
+    listed = Split(Files(["a.png"], "."), torch.zeros(1).long(), torch.arange(1))
+    own = replace(listed, augment="crop")
+    assert [stored_name("auto", split) for split in (memory, listed, own)] == ["auto", "auto", "crop"]
+    assert stored_name("autoaugment+cutout", memory) == "autoaugment+cutout"
+    # It once mirrored: an unfinished run of then must not go on in silence
+    assert stored_name("resized-crop", listed) == "resized-crop:0.08"
+
+
+def test_a_crop_without_mirror_is_the_shifted_window(images):
+    step = TensorCrop(images, 3, flip=False)
+    draw = step.draw(24, torch.Generator().manual_seed(1))
+    assert set(draw) == {"shift"}
+    got = step.take(torch.arange(24), draw)
+    padded = np.zeros((24, 3, 38, 38), np.uint8)
+    padded[:, :, 3:35, 3:35] = images
+    for i, (top, left) in enumerate(draw["shift"].tolist()):
+        assert np.array_equal(got[i], padded[i, :, top : top + 32, left : left + 32])
+
+
+@pytest.mark.parametrize("name", ["resized-crop:0.3", "resized-crop-flip:0.3"])
+def test_resized_crops_in_memory_are_pillows(name, images):
+    split = Split(images, torch.arange(24), torch.arange(24))
+    feed = TensorFeed(split, name, 1, None, torch.device("cpu"))
+    (draw,) = feed.draw(24, torch.Generator().manual_seed(5))
+    assert float(draw["area"].min()) >= 0.3
+    assert ("flip" in draw) == ("flip" in name)
+    ids = torch.arange(24).flip(0)
+    ((_, pixels),) = feed.batches(iter([Job(ids, ([draw],))]))
+    for k, i in enumerate(ids):
+        box = ResizedCrop.box(32, 32, *(draw[key][k].numpy() for key in ("area", "ratio", "place")))
+        expected = to_pil(images[i]).crop(box).resize((32, 32), Image.Resampling.BILINEAR)
+        if "flip" in draw and draw["flip"][k]:
+            expected = ImageOps.mirror(expected)
+        ours = pixels[k].permute(1, 2, 0).numpy()
+        assert np.abs(ours - np.asarray(expected)).max() <= 1.01

@@ -138,7 +138,7 @@ def test_batches_are_the_callers_own(images):
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"batch_size": 8, "views": 0}, "views must be"),
         ({"batch_size": 8, "rank": 2, "world_size": 2}, r"rank must be in \[0, 2\), got 2"),
-        ({"batch_size": 8, "augment": "crop"}, "unknown augmentation of images 'crop'"),
+        ({"batch_size": 8, "augment": "corp"}, "unknown augmentation of images 'corp': did you mean 'crop'"),
         ({"batch_size": 8, "world_size": 301}, "300 samples cannot be cut over 301 ranks"),
     ],
 )

@@ -10,7 +10,7 @@ from ..errors import InputError
 from . import cifar, fetch
 from .catalogue import read
 from .dataset import Dataset, Files
-from .files import open_image, reason
+from .images import open_image, reason
 
 
 @dataclass
@@ -39,7 +39,7 @@ def check(name: str, root: str | Path = "data", progress: Callable[[int, int], N
     for part in files:
         for i in range(len(part)):
             try:
-                open_image(part[i].read_bytes()).pixels(1)
+                open_image(part.read(i)).pixels(1)
             except FileNotFoundError:
                 found.bad.append(f"{part.where(i)}: there is no such file")
             except Exception as error:  # a broken image can make a decoder raise nearly anything

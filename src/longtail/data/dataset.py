@@ -89,6 +89,9 @@ class Files:
         digest.update(self._ends.data)
         return digest.digest()
 
+    def read(self, i: int) -> bytes:
+        return self[i].read_bytes()
+
     def __getitem__(self, i: int) -> Path:
         if not 0 <= i < len(self):
             raise IndexError(i)
@@ -113,6 +116,7 @@ class Split:
         labels: int64 (N,).
         indices: int64 (N,), each sample's place in the source's own order.
         mean, std: per channel, of pixels in [0, 1]: what `Loader` normalises images with; None leaves them in [0, 1].
+        augment: what the augmentation ``"auto"`` stands for, where it is not what the kind of data calls for.
     """
 
     inputs: Tensor | Files
@@ -120,6 +124,7 @@ class Split:
     indices: Tensor
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    augment: str = "auto"
 
     def __post_init__(self) -> None:
         if not len(self.inputs) == len(self.labels) == len(self.indices):
@@ -142,7 +147,7 @@ class Split:
     def take(self, positions: Tensor) -> Split:
         """The samples at these positions, in this order."""
         inputs = self.inputs.take(positions) if isinstance(self.inputs, Files) else self.inputs[positions]
-        return Split(inputs, self.labels[positions], self.indices[positions], self.mean, self.std)
+        return Split(inputs, self.labels[positions], self.indices[positions], self.mean, self.std, self.augment)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -15,6 +15,8 @@ from .lists import IMAGENET_MEAN, IMAGENET_STD
 from .profiles import Source
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
+# Somebody's images may be signs or text: no mirror unless it is asked for
+AUGMENT = "crop"
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
@@ -152,6 +154,7 @@ def _source(
             part = rows[key]
             files = Files((file for file, _ in part), root, size, origin, lines.get(key))
             labels = torch.tensor([label_of[label] for _, label in part], dtype=torch.int64)
-            splits[key] = Split(files, labels, torch.arange(start, start + len(part)), IMAGENET_MEAN, IMAGENET_STD)
+            indices = torch.arange(start, start + len(part))
+            splits[key] = Split(files, labels, indices, IMAGENET_MEAN, IMAGENET_STD, AUGMENT)
             start += len(part)
     return Source(name, splits["train"], splits.get("test"), names, splits.get("val"))

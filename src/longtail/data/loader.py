@@ -11,11 +11,10 @@ from torch import Generator, Tensor
 
 from ..counts import ClassCounts
 from ..errors import InputError, unknown
-from . import augment as augmentation
 from . import samplers
-from .augment import CropFlip, Draw, Normalise, Step
+from .augment import Normalise
 from .dataset import Files, Split
-from .files import FileFeed
+from .feeds import FileFeed, Job, TensorFeed
 
 
 class Batch(NamedTuple):
@@ -24,13 +23,6 @@ class Batch(NamedTuple):
     inputs: Tensor
     labels: Tensor
     ids: Tensor
-
-
-class Job(NamedTuple):
-    """What one process does for one batch: which samples, and the random numbers of each view (none in evaluation)."""
-
-    ids: Tensor
-    views: tuple[list[Draw], ...]
 
 
 class Loader:
@@ -44,8 +36,8 @@ class Loader:
         train: shuffle and augment; otherwise all samples once, in order, by every rank.
         sampler: "instance", "balanced", "sqrt", "progressive" (needs ``epochs``) or "pairs".
         views: augmentations of each sample: inputs become [view 1 of all; view 2 of all], labels and ids repeat.
-        augment: "auto", "none", or by name; for in-memory images "crop-flip", "cutout", "autoaugment",
-            "randaugment" and combinations such as "autoaugment+cutout"; for features "noise"; for files "resized-crop".
+        augment: of images "none", "crop", "crop-flip", "resized-crop:0.5" and more, as `longtail.data.augment` lists
+            them, or "auto": the split's own; of features "none" or "noise" ("auto": noise where there are views).
         workers: processes that read image files; in-memory data needs none.
         counts: only needed where the split lacks some of the classes.
         drop_last: whether an incomplete last batch is left out: by default in training, if there is another.
@@ -102,14 +94,12 @@ class Loader:
         drop = train and total > self.global_batch if drop_last is None else drop_last
         self._length = total // self.global_batch if drop else -(-total // self.global_batch)
         normalise = None if split.kind == "features" else Normalise(split, self.device, channels_last)
+        name = augment if train else "none"
         self._feed: TensorFeed | FileFeed
         if isinstance(split.inputs, Files):
             assert normalise is not None
-            if train and augment not in ("auto", "resized-crop"):
-                raise unknown("augmentation of image files", augment, ("auto", "resized-crop"))
-            self._feed = FileFeed(split.inputs, normalise, self.device, workers)
+            self._feed = FileFeed(split, name, normalise, self.device, workers)
         else:
-            name = augment if train else "none"
             self._feed = TensorFeed(split, name, self.views, normalise, self.device)
 
     def __len__(self) -> int:
@@ -155,39 +145,3 @@ class Loader:
     def _generator(self, epoch: int, batch: int, purpose: str) -> Generator:
         text = f"{self.seed}/{epoch}/{batch}/{purpose}".encode()
         return Generator().manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big"))
-
-
-class TensorFeed:
-    """In-memory data, held on the device: a batch is one selection and a few tensor operations."""
-
-    def __init__(
-        self, split: Split, augment: str, views: int, normalise: Normalise | None, device: torch.device
-    ) -> None:
-        assert isinstance(split.inputs, Tensor)
-        self.normalise, self.device = normalise, device
-        self.inputs = split.inputs.to(device)
-        self.crop: CropFlip | None = None
-        self.steps: list[Step]
-        if split.kind == "images":
-            self.steps = augmentation.steps_for_images(augment, split.input_shape, split.mean)
-            self.crop = CropFlip(self.inputs) if augment != "none" else None
-        else:
-            self.steps = augmentation.steps_for_features(augment, split.inputs, views)
-
-    def draw(self, n: int, generator: Generator) -> list[Draw]:
-        crop = [self.crop.draw(n, generator)] if self.crop else []
-        return crop + [step.draw(n, generator) for step in self.steps]
-
-    def batches(self, jobs: Iterator[Job]) -> Iterator[tuple[Tensor, Tensor]]:
-        for job in jobs:
-            ids = job.ids.to(self.device, non_blocking=True)
-            views = [self._view(ids, draws) for draws in job.views] or [self.inputs.index_select(0, ids)]
-            x = views[0] if len(views) == 1 else torch.cat(views)
-            yield job.ids, self.normalise(x) if self.normalise else x.float()
-
-    def _view(self, ids: Tensor, draws: list[Draw]) -> Tensor:
-        here = [{key: value.to(self.device, non_blocking=True) for key, value in draw.items()} for draw in draws]
-        x = self.crop.take(ids, here.pop(0)) if self.crop else self.inputs.index_select(0, ids)
-        for step, draw in zip(self.steps, here):
-            x = step.apply(x, draw)
-        return x

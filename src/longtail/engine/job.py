@@ -12,6 +12,7 @@ from torch import nn
 
 from .. import __version__, methods, models
 from ..data import Dataset, load, names
+from ..data.augment import of_images, stored_name
 from ..errors import InputError
 from ..margins import from_data
 from ..plan import Plan
@@ -84,7 +85,7 @@ def prepare(job: Job) -> Prepared:
         "precision": precision,
         "compile": job.compile,
         "threads": torch.get_num_threads(),
-        "decisions": [*how.decisions(), *plan.notes],
+        "decisions": [*how.decisions(), *_augmentation(how, data), *plan.notes],
     }
     return Prepared(data, plan, how, model, device, config)
 
@@ -98,7 +99,13 @@ def _recipe(job: Job, data: Dataset) -> Recipe:
     fields = ("model", "batch_size", "lr", "clip", "ema", "augment")
     changes = {field: getattr(job, field) for field in fields if getattr(job, field) is not None}
     chosen = chosen.replace(**changes) if changes else chosen
+    if data.kind != "features":
+        chosen = chosen.replace(augment=stored_name(chosen.augment, data.train))
     return chosen if job.epochs is None else chosen.with_epochs(job.epochs)
+
+
+def _augmentation(how: Recipe, data: Dataset) -> list[str]:
+    return [] if data.kind == "features" else [of_images(how.augment, data.train).sentence()]
 
 
 def folder_of(job: Job, ready: Prepared) -> Path:

@@ -14,7 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail.data import Files, Loader, Split, files, load
+from longtail.data import Files, Loader, Split, images, load
+from longtail.data.augment import ResizedCrop
+from longtail.data.feeds import Reader
 from longtail.errors import InputError
 from small_images import save_image
 
@@ -88,22 +90,22 @@ def test_evaluation_is_resize_and_centre_crop(folder):
 def test_training_crop_is_the_drawn_box(tmp_path):
     image = picture(200, 150)
     image.save(tmp_path / "a.png")
-    reader = files.Reader(Files(["a.png"], tmp_path, size=48))
-    draw = {key: value.numpy() for key, value in files.ResizedCrop().draw(1, torch.Generator().manual_seed(1)).items()}
-    draw["flip"][0] = 1
-    (square,) = reader.read(0, files.ReadJob(np.array([0]), (draw,)), 0)
-    box = files.ResizedCrop.box(200, 150, draw["area"][0], draw["ratio"][0], draw["place"][0])
+    reader = Reader(Files(["a.png"], tmp_path, size=48), ResizedCrop())
+    draw = {key: value[0].numpy() for key, value in ResizedCrop().draw(1, torch.Generator().manual_seed(1)).items()}
+    draw["flip"] = 1
+    (square,) = reader.read(0, [draw])
+    box = ResizedCrop.box(200, 150, draw["area"], draw["ratio"], draw["place"])
     expected = image.crop(box).resize((48, 48), Image.Resampling.BILINEAR).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     difference = np.abs(square.permute(1, 2, 0).numpy().astype(int) - np.asarray(expected).astype(int))
     assert difference.max() <= 2
 
 
 def test_boxes_have_the_right_areas_and_shapes():
-    draw = files.ResizedCrop().draw(3000, torch.Generator().manual_seed(0))
+    draw = ResizedCrop().draw(3000, torch.Generator().manual_seed(0))
     area, ratio, place = (draw[key].numpy() for key in ("area", "ratio", "place"))
     shares, shapes = [], []
     for i in range(3000):
-        left, top, right, bottom = files.ResizedCrop.box(500, 400, area[i], ratio[i], place[i])
+        left, top, right, bottom = ResizedCrop.box(500, 400, area[i], ratio[i], place[i])
         assert 0 <= left < right <= 500
         assert 0 <= top < bottom <= 400
         shares.append((right - left) * (bottom - top) / 200_000)
@@ -113,37 +115,37 @@ def test_boxes_have_the_right_areas_and_shapes():
     assert min(shapes) == pytest.approx(3 / 4, abs=0.02)
     assert max(shapes) == pytest.approx(4 / 3, abs=0.02)
     # nothing fits into a strip: the middle of it, as large as a shape of 4:3 allows
-    strip = files.ResizedCrop.box(1000, 30, np.ones(10), np.ones(10), np.zeros(2))
+    strip = ResizedCrop.box(1000, 30, np.ones(10), np.ones(10), np.zeros(2))
     assert strip == (480, 0, 520, 30)
 
 
 def test_large_jpegs_are_decoded_small():
-    opened = files.open_image(encoded(picture(1600, 1200)))
+    opened = images.open_image(encoded(picture(1600, 1200)))
     assert opened.pixels(4).shape == (300, 400, 3)
-    opened = files.open_image(encoded(picture(1600, 1200)))
-    whole = files.open_image(encoded(picture(1600, 1200))).pixels(1)
-    exact = files._resize(whole, (256, 341))[:, 16:240, 58:282].int()
-    assert (files.centre(opened, 224).int() - exact).abs().float().mean() < 2
-    assert [files._reduction(have, 100) for have in (50, 199, 200, 400, 799, 800, 9999)] == [1, 1, 2, 4, 4, 8, 8]
+    opened = images.open_image(encoded(picture(1600, 1200)))
+    whole = images.open_image(encoded(picture(1600, 1200))).pixels(1)
+    exact = images.resize(whole, (256, 341))[:, 16:240, 58:282].int()
+    assert (images.centre(opened, 224).int() - exact).abs().float().mean() < 2
+    assert [images.reduction(have, 100) for have in (50, 199, 200, 400, 799, 800, 9999)] == [1, 1, 2, 4, 4, 8, 8]
 
 
 def test_simplejpeg_gives_the_pixels_that_pillow_gives():
     pytest.importorskip("simplejpeg")
     for data in (encoded(picture(333, 251)), encoded(picture(97, 401).convert("L"))):
         for reduce in (1, 2, 4):
-            fast, plain = files._open_simplejpeg(data), files._open_pillow(data)
+            fast, plain = images._open_simplejpeg(data), images._open_pillow(data)
             assert (fast.width, fast.height) == (plain.width, plain.height)
             assert np.array_equal(fast.pixels(reduce), plain.pixels(reduce))
             box = (3, 5, 90, 171)
             assert np.array_equal(fast.pixels(reduce, box), plain.pixels(reduce, box))
-            assert np.array_equal(fast.pixels(reduce, box), files._open_pillow(data).pixels(reduce, box))
-    assert files._open_simplejpeg(encoded(picture(50, 50).convert("CMYK"))) is None
+            assert np.array_equal(fast.pixels(reduce, box), images._open_pillow(data).pixels(reduce, box))
+    assert images._open_simplejpeg(encoded(picture(50, 50).convert("CMYK"))) is None
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "LA"])
 def test_every_colour_mode_becomes_rgb(mode):
     kind = "TIFF" if mode == "CMYK" else "PNG"
-    opened = files.open_image(encoded(picture(30, 20).convert(mode), kind))
+    opened = images.open_image(encoded(picture(30, 20).convert(mode), kind))
     assert opened.pixels(1).shape == (20, 30, 3)
 
 
@@ -225,15 +227,69 @@ def test_workers_can_be_spawned(folder, tmp_path):
     assert run.stdout.strip() == "same", run.stderr
 
 
-def test_only_files_know_resized_crops(folder):
-    with pytest.raises(InputError, match="unknown augmentation of image files 'cutout'"):
-        Loader(load(folder).train, 4, augment="cutout")
+def pixels_of(batch, split):
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (split.mean, split.std))
+    return ((batch.inputs * std + mean) * 255).round().to(torch.uint8)
+
+
+def whole_batch(split, **options):
+    (batch,) = Loader(split, len(split), seed=3, **options).epoch(0)
+    return batch, pixels_of(batch, split)
+
+
+def test_files_without_augmentation_are_as_in_evaluation(folder):
+    train = load(folder, size=32).train
+    batch, pixels = whole_batch(train, augment="none")
+    (plain,) = Loader(train, len(train), train=False).epoch(0)
+    assert torch.equal(pixels, pixels_of(plain, train)[batch.ids])
+
+
+@pytest.mark.parametrize("name", ["crop", "crop-flip"])
+def test_a_crop_of_a_file_is_the_middle_shifted_by_up_to_an_eighth(name, folder):
+    train = load(folder, size=32).train
+    batch, pixels = whole_batch(train, augment=name)
+    shifts, flips = set(), 0
+    for i, got in zip(batch.ids, pixels):
+        image = images.open_image(train.inputs.read(int(i)))
+        scale = 37 / min(image.width, image.height)
+        whole = images.resize(image.pixels(images.reduction(min(image.width, image.height), 37)),
+                              (max(round(image.height * scale), 32), max(round(image.width * scale), 32)))  # fmt: skip
+        black = torch.nn.functional.pad(whole, (8, 8, 8, 8))
+        top, left = ((side - 32) // 2 + 8 for side in whole.shape[1:])
+        windows = {(y, x): black[:, top + y : top + y + 32, left + x : left + x + 32]
+                   for y in range(-4, 5) for x in range(-4, 5)}  # fmt: skip
+        found = [(at, flip) for at, w in windows.items() for flip in (0, 1)
+                 if torch.equal(w.flip(2) if flip else w, got)]  # fmt: skip
+        assert found, int(i)
+        shifts.add(found[0][0])
+        flips += found[0][1]
+    assert len(shifts) > 5
+    assert (flips > 0) == (name == "crop-flip")
+
+
+def test_somebodys_own_images_are_cropped_and_not_mirrored_unless_asked(folder, tmp_path):
+    train = load(folder, size=32).train
+    assert torch.equal(whole_batch(train)[1], whole_batch(train, augment="crop")[1])
+    rows = "".join(f"{name},{name.split('/')[0]}\n" for name in train.inputs.names())
+    (folder / "list.csv").write_text("image,label\n" + rows)
+    assert load(folder / "list.csv").train.augment == "crop"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_policies_on_files_are_those_in_memory(workers, folder):
+    """The pixels of `none`, taken as a data set in memory, get the same random numbers and become the same images."""
+    train = load(folder, size=32).train
+    plain = torch.cat([pixels_of(b, train) for b in Loader(train, 5, train=False).epoch(0)])
+    memory = Split(plain, train.labels, train.indices, train.mean, train.std)
+    for name in ("none+autoaugment+cutout", "none+randaugment"):
+        pairs = zip(all_batches(train, augment=name, workers=workers), all_batches(memory, augment=name), strict=True)
+        assert all(torch.equal(a.inputs, b.inputs) for a, b in pairs)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_sixteen_bits_are_scaled_not_clipped(kind):
     grey = np.linspace(0, 65535, 64).reshape(8, 8).astype(np.uint16)
-    opened = files.open_image(encoded(Image.fromarray(grey), kind))
+    opened = images.open_image(encoded(Image.fromarray(grey), kind))
     assert (opened.pixels(1) == (grey >> 8)[:, :, None]).all()
     assert (opened.pixels(1, (2, 3, 6, 8)) == (grey >> 8)[3:8, 2:6, None]).all()
 

@@ -1,0 +1,132 @@
+"""Decoding of images, only as large as needed, and the squares that are cut out of them."""
+
+from __future__ import annotations
+
+import functools
+import io
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, pad
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+class Pixels(Protocol):
+    def __call__(self, reduce: int, box: Box | None = None) -> np.ndarray: ...
+
+
+class Opened(NamedTuple):
+    """An image whose header has been read.
+
+    ``pixels(reduce, box)`` decodes it at 1/1, 1/2, 1/4 or 1/8 of its size and gives the part in ``box`` (in pixels of
+    the whole image; None is all of it) as (H, W, 3). Several boxes of one image cost one decoding.
+    """
+
+    width: int
+    height: int
+    pixels: Pixels
+
+
+def open_image(data: bytes) -> Opened:
+    """Read the header; simplejpeg is used for JPEG where installed, and gives the pixels that Pillow gives."""
+    return (_open_simplejpeg(data) if data[:2] == b"\xff\xd8" else None) or _open_pillow(data)
+
+
+@functools.cache  # an import that fails is searched for anew each time
+def _simplejpeg() -> Any:
+    try:
+        import simplejpeg
+    except (ImportError, RuntimeError, OSError):
+        return None
+    return simplejpeg
+
+
+def _open_simplejpeg(data: bytes) -> Opened | None:
+    simplejpeg = _simplejpeg()
+    if simplejpeg is None:
+        return None
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None  # let Pillow say what is wrong with it
+    if colours in ("CMYK", "YCCK"):
+        return None
+
+    @functools.cache
+    def decoded(reduce: int) -> np.ndarray:
+        least = {"min_height": -(-height // reduce), "min_width": -(-width // reduce)} if reduce > 1 else {}
+        array: np.ndarray = simplejpeg.decode_jpeg(data, **least)
+        return array
+
+    def pixels(reduce: int, box: Box | None = None) -> np.ndarray:
+        whole = decoded(reduce)
+        if box is None:
+            return whole
+        left, top, right, bottom = _scaled(box, (width, height), (whole.shape[1], whole.shape[0]))
+        return whole[top:bottom, left:right]
+
+    return Opened(width, height, pixels)
+
+
+def _open_pillow(data: bytes) -> Opened:
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(data))
+    width, height = image.size
+
+    def pixels(reduce: int, box: Box | None = None) -> np.ndarray:
+        if reduce > 1:
+            image.draft(None, (width // reduce, height // reduce))  # other formats than JPEG ignore it
+        part: Any = image if box is None else image.crop(_scaled(box, (width, height), image.size))
+        if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+            # Pillow's own conversion of 16 bits makes everything above 255 white
+            grey = (np.array(part) >> 8).astype(np.uint8)
+            return np.repeat(grey[:, :, None], 3, 2)
+        if image.mode in ("I", "F"):
+            raise ValueError("its pixels have 32 bits, whose range is unknown: store 8 or 16")
+        return np.array(part if part.mode == "RGB" else part.convert("RGB"))
+
+    return Opened(width, height, pixels)
+
+
+def centre(image: Opened, size: int, shift: tuple[int, int] = (0, 0)) -> Tensor:
+    """Short side resized to ``size · 256/224``, the middle ``size`` × ``size`` of it: (3, S, S).
+
+    ``shift`` moves the window down and to the right; where it leaves the image it is black.
+    """
+    short = min(image.width, image.height)
+    target = round(size * 256 / 224)
+    scale = target / short
+    shape = (max(round(image.height * scale), size), max(round(image.width * scale), size))
+    whole = resize(image.pixels(reduction(short, target)), shape)
+    top, left = ((side - size) // 2 + by for side, by in zip(shape, shift))
+    beyond = max(-top, -left, top + size - shape[0], left + size - shape[1], 0)
+    if beyond:
+        whole, top, left = pad(whole, (beyond,) * 4), top + beyond, left + beyond
+    return whole[:, top : top + size, left : left + size]
+
+
+def reduction(have: int, need: int) -> int:
+    """The largest of 1, 2, 4, 8 that still leaves ``need`` of ``have`` pixels: the decoder then skips work."""
+    return max(k for k in (1, 2, 4, 8) if k == 1 or have // k >= need)
+
+
+def _scaled(box: Box, whole: tuple[int, int], decoded: tuple[int, int]) -> Box:
+    """``box`` in the pixels of the decoded image, at least one of them."""
+    x, y = decoded[0] / whole[0], decoded[1] / whole[1]
+    left, top = int(box[0] * x), int(box[1] * y)
+    return left, top, max(round(box[2] * x), left + 1), max(round(box[3] * y), top + 1)
+
+
+def resize(pixels: np.ndarray | Tensor, shape: tuple[int, int]) -> Tensor:
+    """(H, W, 3) of an array, (C, H, W) of a tensor, to (C, *shape), bilinear with antialiasing: within one grey level
+    of Pillow's."""
+    planes = pixels if isinstance(pixels, Tensor) else torch.from_numpy(pixels).permute(2, 0, 1)
+    return interpolate(planes[None], shape, mode="bilinear", antialias=True)[0]
+
+
+def reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
