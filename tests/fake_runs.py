@@ -16,7 +16,7 @@ import torch
 
 from longtail import ClassCounts, methods
 from longtail.evaluate.predictions import Part, Predictions
-from longtail.evaluate.summary import summarise
+from longtail.summary import summarise
 
 SMALL = (200, 120, 60, 30, 12, 6)
 # spread of a class, share of the head's bias towards frequent classes

@@ -167,9 +167,9 @@ def test_wrong_counts(counts: object, message: str) -> None:
         ([], None, "no labels to count"),
         ([], 3, "all zero"),
         ([[0, 1]], None, "one dimension, got shape (1, 2)"),
-        ([0, 1], 0, "num_classes must be a whole number >= 1, got 0"),
+        ([0, 1], 0, "num_classes must be a whole number of at least 1, got 0"),
         ({0: 2, 1: 1}, None, "labels must be a list, an array or a tensor, got dict"),
-        ([0, 1], 2.5, "num_classes must be a whole number >= 1, got 2.5"),
+        ([0, 1], 2.5, "num_classes must be a whole number of at least 1, got 2.5"),
     ],
 )
 def test_wrong_labels(labels: object, num_classes: object, message: str) -> None:

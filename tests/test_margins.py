@@ -154,7 +154,7 @@ def test_short_form_of_any_power(exponent: float, scale: float, of: str) -> None
 def test_unreadable_short_forms(text: object) -> None:
     with pytest.raises(InputError) as caught:
         parse(text)
-    assert str(text) in str(caught.value) or "beta must be in" in str(caught.value)
+    assert str(text) in str(caught.value) or "beta must be a number" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_unreadable_short_forms(text: object) -> None:
         (lambda: Power(0.5, of="counts"), "unknown Power of 'counts': did you mean 'count'? Valid: prior, count"),
         (lambda: LogPrior(True), "LogPrior's tau must be a finite number, got True"),
         (lambda: Margin.log_ratio("1"), "LogPrior's tau must be a finite number, got '1'"),
-        (lambda: EffectiveNumber(1.0), "beta must be in [0, 1), got 1.0"),
+        (lambda: EffectiveNumber(1.0), "beta must be a number of at least 0 and below 1, got 1.0"),
         (lambda: Ldam(float("inf")), "Ldam's max_margin must be a finite number, got inf"),
         (
             lambda: Margin(target=1.0),

@@ -105,7 +105,7 @@ def test_lws_minimises_its_convex_objective():
             step = 0.02 * torch.randn(4, generator=g, dtype=torch.float64)
             assert best <= objective(s + step, strength) + 1e-9
     assert (posthoc.lws_scales(f, y, 1e4) - 1).abs().max() < 1e-3
-    with pytest.raises(InputError, match="negative"):
+    with pytest.raises(InputError, match="at least 0"):
         posthoc.lws_scales(f, y, -1.0)
 
 
@@ -237,6 +237,18 @@ def test_apply_says_what_is_missing():
         posthoc.apply(flat, "ncm")
 
 
+def test_training_samples_are_scored_by_the_others_with_the_same_tie_break():
+    p = problem()
+    keep = torch.randperm(len(p.train), generator=torch.Generator().manual_seed(0))[:60]
+    train = Part(p.train.logits[keep], p.train.labels[keep], p.train.embeddings[keep])
+    for k in (1, 2, 4):
+        scores = posthoc.knn_on_train(replace(p, train=train), k).train.logits
+        for i in range(60):
+            others = torch.arange(60) != i
+            alone = posthoc.knn(train.embeddings[i : i + 1], train.embeddings[others], train.labels[others], 4, k)
+            torch.testing.assert_close(scores[i], alone[0])
+
+
 def test_knn_grid_is_cut_to_the_data():
     p = problem()
     few = replace(p, train=Part(p.train.logits[:4], torch.arange(4), p.train.embeddings[:4]))
@@ -254,11 +266,14 @@ def test_lws_without_training_logits_learns_on_validation():
     ("call", "message"),
     [
         (lambda x: posthoc.lws_scales(x, [0, 1, 4]), r"labels must be in \[0, 4\), but row 2 holds 4"),
-        (lambda x: posthoc.lws_scales(x, [0, 1, 2], strength=math.nan), "strength must be a finite number, got nan"),
+        (
+            lambda x: posthoc.lws_scales(x, [0, 1, 2], strength=math.nan),
+            "strength must be a number of at least 0",
+        ),
         (lambda x: posthoc.logit_adjust(x, N, tau=math.nan), "tau must be a finite number, got nan"),
         (lambda x: posthoc.logit_adjust(x, N, tau="1"), "tau must be a finite number, got '1'"),
         (lambda x: posthoc.tau_normalise(x, tau=math.inf), "tau must be a finite number, got inf"),
-        (lambda x: posthoc.knn(x, x, [0, 1, 2], 4, k=2.5), "k must be a whole number, got 2.5"),
+        (lambda x: posthoc.knn(x, x, [0, 1, 2], 4, k=2.5), "k must be a whole number of at least 1, got 2.5"),
         (lambda x: posthoc.mean_prior(x[:0]), "a prior is estimated from samples, and there are none"),
         (lambda x: posthoc.em_prior(x[:0]), "there are none"),
         (lambda x: posthoc.implied_prior(x[:0]), "there are none"),

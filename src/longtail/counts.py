@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import InputError
+from . import numeric
+from .errors import InputError, whole
 
 GROUPS = ("head", "torso", "tail")
 
@@ -77,12 +77,12 @@ class ClassCounts:
             if y.numel() == 0:
                 raise InputError("there are no labels to count: give at least one, or pass counts")
             num_classes = max(int(y.max()) + 1, 1)
-        elif not isinstance(num_classes, Integral) or num_classes < 1:
-            raise InputError(f"num_classes must be a whole number >= 1, got {num_classes!r}")
+        else:
+            num_classes = whole("num_classes", num_classes, 1)
         outside = (y < 0) | (y >= num_classes)
         if bool(outside.any()):
             raise InputError(f"label {int(y[outside][0])} is outside [0, {num_classes})")
-        return cls(torch.bincount(y, minlength=int(num_classes)))
+        return cls(torch.bincount(y, minlength=num_classes))
 
     @classmethod
     def from_dataset(cls, dataset: Any, num_classes: int | None = None) -> ClassCounts:
@@ -137,6 +137,14 @@ class ClassCounts:
         return f"ClassCounts({self.num_classes} classes, {self.total} samples, {int(self.n.max())}…{int(self.n.min())})"
 
 
+def class_counts(counts: Any, num_classes: int | None = None) -> ClassCounts:
+    """``ClassCounts`` of what was given, for ``num_classes`` classes if that is known."""
+    made = counts if isinstance(counts, ClassCounts) else ClassCounts(counts)
+    if num_classes is not None and made.num_classes != num_classes:
+        raise InputError(f"the training counts are of {made.num_classes} classes, but the logits of {num_classes}")
+    return made
+
+
 def _as_tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         return values
@@ -149,16 +157,11 @@ def _as_tensor(values: Any, what: str) -> Tensor:
             values = list(values)
         except TypeError:
             raise InputError(f"{what} must be a list, an array or a tensor, got {type(values).__name__}") from None
+    if len(values) == 0 and not isinstance(values, np.ndarray):
+        return torch.zeros(0, dtype=torch.int64)
     try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "biuf":
-            raise TypeError
-        if array.size == 0 and not isinstance(values, np.ndarray):
-            array = array.astype(np.int64)
-        if array.dtype.kind == "u":
-            array = array.astype(np.int64)
-        return torch.from_numpy(np.ascontiguousarray(array))
-    except (TypeError, ValueError):
+        return numeric.tensor(values, what)
+    except InputError:
         raise InputError(f"{what} must be whole numbers, got {_preview(values)}") from None
 
 

@@ -25,23 +25,19 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from .counts import ClassCounts
-from .errors import InputError, unknown
+from .errors import InputError, one_of, real, unknown
 
 
 def _check_numbers(function: PerClass, *names: str) -> None:
     """Finite numbers of any kind (NumPy's too) become floats, so that printing and plain data are the same for all."""
     for name in names:
-        value = getattr(function, name)
-        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-            raise InputError(f"{type(function).__name__}'s {name} must be a finite number, got {value!r}")
-        object.__setattr__(function, name, float(value))
+        object.__setattr__(function, name, real(f"{type(function).__name__}'s {name}", getattr(function, name)))
 
 
 class PerClass:
@@ -90,8 +86,7 @@ class Power(PerClass):
 
     def __post_init__(self) -> None:
         _check_numbers(self, "exponent", "scale")
-        if self.of not in ("prior", "count"):
-            raise unknown("Power of", self.of, ("prior", "count"))
+        one_of("Power of", self.of, ("prior", "count"))
 
     def __call__(self, counts: ClassCounts) -> Tensor:
         if self.exponent < 0:
@@ -124,8 +119,7 @@ class EffectiveNumber(PerClass):
 
     def __post_init__(self) -> None:
         _check_numbers(self, "beta")
-        if not 0 <= self.beta < 1:
-            raise InputError(f"EffectiveNumber's beta must be in [0, 1), got {self.beta}")
+        real("EffectiveNumber's beta", self.beta, at_least=0, below=1)
 
     def __call__(self, counts: ClassCounts) -> Tensor:
         # -expm1(n log β) is 1 − β^n without cancellation for β near 1

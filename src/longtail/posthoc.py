@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from .counts import ClassCounts
-from .errors import InputError, unknown
+from .counts import ClassCounts, class_counts
+from .errors import InputError, real, unknown, whole
 from .evaluate import accuracy, neighbours
-from .evaluate.checks import class_counts, class_labels, compute_dtype, matrix, tensor
 from .evaluate.predictions import Part, Predictions
-from .priors import em_prior, finite, implied_prior, log_prior_of, mean_prior, same_kind, shift_prior
+from .numeric import class_labels, compute_dtype, matrix, tensor
+from .priors import em_prior, implied_prior, log_prior_of, mean_prior, same_kind, shift_prior
 
 __all__ = [
     "GRIDS",
@@ -37,6 +37,7 @@ __all__ = [
     "estimated_prior",
     "implied_prior",
     "knn",
+    "knn_on_train",
     "logit_adjust",
     "lws_scales",
     "mean_prior",
@@ -55,7 +56,7 @@ def logit_adjust(logits: Any, counts: ClassCounts | Any = None, tau: float = 1.0
     """
     f = matrix(logits, "logits")
     dtype = compute_dtype(f)
-    shift = finite("tau", tau) * log_prior_of(counts, prior, f.shape[1])
+    shift = real("tau", tau) * log_prior_of(counts, prior, f.shape[1])
     return f.to(dtype) - shift.to(f.device, dtype)
 
 
@@ -69,7 +70,7 @@ def tau_normalise(weight: Any, tau: float = 1.0) -> Tensor:
     w = matrix(weight, "weight")
     w = w.to(compute_dtype(w))
     norm = w.norm(dim=1, keepdim=True)
-    return w / torch.where(norm > 0, norm, torch.ones_like(norm)) ** finite("tau", tau)
+    return w / torch.where(norm > 0, norm, torch.ones_like(norm)) ** real("tau", tau)
 
 
 @same_kind
@@ -91,8 +92,7 @@ def lws_scales(logits: Any, labels: Any, strength: float = 0.1, iterations: int 
     """
     f = matrix(logits, "logits")
     y = class_labels(labels, rows=f.shape[0], num_classes=f.shape[1]).to(f.device)
-    if finite("strength", strength) < 0:
-        raise InputError(f"strength must not be negative, got {strength}")
+    strength = real("strength", strength, at_least=0)
     n = torch.bincount(y, minlength=f.shape[1])
     weight = (1 / n.clamp(min=1).double()) / (n > 0).sum()
     f = f.to(compute_dtype(f))
@@ -139,14 +139,33 @@ def knn(
 
     Equally many votes are settled by the nearest voter (a thousandth of a vote, so the order of others is kept).
     """
-    if not finite("k", k).is_integer():
-        raise InputError(f"k must be a whole number, got {k}")
-    k = int(k)
-    near, winner = neighbours.votes(train_embeddings, train_labels, embeddings, k, num_classes, normalise=normalise)
+    k = whole("k", int(k) if float(k).is_integer() else k, 1)
+    near = neighbours.nearest_labels(train_embeddings, train_labels, embeddings, k, num_classes, normalise=normalise)
+    return _vote_scores(near, num_classes)
+
+
+def knn_on_train(predictions: Predictions, k: int) -> Predictions:
+    """The training part with the scores of ``knn``, no sample being its own neighbour."""
+    train = predictions.train
+    if train is None or train.embeddings is None or len(train) < 2:
+        return predictions
+    n, c = len(train), predictions.num_classes
+    k = min(k, n - 1)
+    _, near = neighbours.nearest(train.embeddings, train.embeddings, k + 1)
+    # Of k + 1 the sample itself goes, or the farthest where equal ones hide it
+    own = near == torch.arange(n)[:, None]
+    own[:, -1] |= ~own.any(1)
+    labels = train.labels[near[~own].reshape(n, k)]
+    return replace(predictions, train=replace(train, logits=_vote_scores(labels, c)))
+
+
+def _vote_scores(near: Tensor, num_classes: int) -> Tensor:
+    """Scores (N, C) of the neighbours' labels (N, k), nearest first."""
+    winner = neighbours.majority(near)[:, None]
     count = torch.zeros(near.shape[0], num_classes, device=near.device)
     count.scatter_add_(1, near, torch.ones_like(near, dtype=count.dtype))
-    count.scatter_add_(1, winner.unsqueeze(1), torch.full_like(winner, 1, dtype=count.dtype).unsqueeze(1) * 1e-3)
-    return ((count + 1 / num_classes) / (k + 1)).log()
+    count.scatter_add_(1, winner, torch.full_like(winner, 1, dtype=count.dtype) * 1e-3)
+    return ((count + 1 / num_classes) / (near.shape[1] + 1)).log()
 
 
 # Choosing -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Class priors that nobody wrote down: of the training data, or of the samples a model is used on.
+"""Class priors estimated from logits, and logits moved from one prior to another.
 
 >>> shift_prior(torch.tensor([[0.0, 0.0]]), source=[0.5, 0.5], target=[0.9, 0.1]).softmax(1)
 tensor([[0.9000, 0.1000]])
@@ -10,14 +10,14 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
 
+from .counts import class_counts
 from .errors import InputError
-from .evaluate.checks import class_counts, compute_dtype, matrix, tensor
+from .numeric import compute_dtype, matrix, tensor
 
 P = ParamSpec("P")
 
@@ -33,12 +33,6 @@ def same_kind(function: Callable[P, Tensor]) -> Callable[P, Any]:
         return result if isinstance(first, Tensor) else result.cpu().numpy()
 
     return call
-
-
-def finite(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise InputError(f"{what} must be a finite number, got {value!r}")
-    return float(value)
 
 
 def _samples(logits: Any) -> Tensor:

@@ -15,12 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from longtail import methods
+from longtail import methods, summary
 from longtail.cli import compare, main
 from longtail.engine import finish
 from longtail.engine.pool import run_all
 from longtail.engine.settings import Job
-from longtail.evaluate import summary
 
 LONGTAIL = [sys.executable, "-m", "longtail"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

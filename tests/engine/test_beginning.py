@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from longtail import summary
 from longtail.engine import finish
 from longtail.engine.job import execute
 from longtail.engine.settings import Job
 from longtail.errors import InputError
-from longtail.evaluate import summary
 
 
 @pytest.fixture(autouse=True)

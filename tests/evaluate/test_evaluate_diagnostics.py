@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evaluate_references as naive
-from longtail import ClassCounts
+from longtail import ClassCounts, numeric
 from longtail.errors import InputError
-from longtail.evaluate import checks, diagnostics, neighbours
+from longtail.evaluate import diagnostics, neighbours
 
 
 def cloud(n=60, k=5, c=4, seed=0, dtype=torch.float64, shift=0.0):
@@ -19,7 +19,7 @@ def cloud(n=60, k=5, c=4, seed=0, dtype=torch.float64, shift=0.0):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks so small that every loop over them runs several times."""
-    monkeypatch.setattr(checks.row_blocks, "__defaults__", (37,))
+    monkeypatch.setattr(numeric.row_blocks, "__defaults__", (37,))
     monkeypatch.setattr(diagnostics.pairs_by_class, "__defaults__", (7,))
     monkeypatch.setattr(neighbours, "_KEY_ROWS", 11)
 
@@ -156,13 +156,13 @@ def test_neighbours_against_naive_and_scikit_learn(small_blocks):
     np.testing.assert_array_equal(where, reference[1])
     counts = ClassCounts.from_labels(y)
     for k in (1, 3, 4):
-        _, winner = neighbours.votes(x, y, q, k, 3)
+        winner = neighbours.majority(neighbours.nearest_labels(x, y, q, k, 3))
         expected = [naive.vote(x.numpy(), y.numpy(), row, k) for row in q.numpy()]
         assert winner.tolist() == expected
         found = diagnostics.knn_accuracy(x, y, q, truth, counts, k)
         assert found.accuracy == pytest.approx(np.mean(np.array(expected) == truth.numpy()))
     one = KNeighborsClassifier(1).fit(x.numpy(), y.numpy()).predict(q.numpy())
-    assert neighbours.votes(x, y, q, 1, 3)[1].tolist() == one.tolist()
+    assert neighbours.nearest_labels(x, y, q, 1, 3)[:, 0].tolist() == one.tolist()
     centroid = NearestCentroid().fit(x.numpy(), y.numpy()).predict(q.numpy())
     assert neighbours.nearest_mean(x, y, q, 3).tolist() == centroid.tolist()
     assert diagnostics.ncm_accuracy(x, y, q, truth, counts).accuracy == np.mean(centroid == truth.numpy())
@@ -209,4 +209,4 @@ def test_refuses_mismatched_embeddings():
     with pytest.raises(InputError, match="row 1 holds nan"):
         diagnostics.class_variances([[0.0], [float("nan")]], [0, 1])
     with pytest.raises(InputError, match="2 columns"):
-        neighbours.votes(torch.zeros(3, 2), [0, 1, 0], torch.zeros(1, 3), 1, 2)
+        neighbours.nearest_labels(torch.zeros(3, 2), [0, 1, 0], torch.zeros(1, 3), 1, 2)

@@ -129,12 +129,12 @@ def test_no_triplet_is_formed() -> None:
 @pytest.mark.parametrize("term", [InfoNCE, SupCon])
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
 def test_wrong_temperature_is_named(term: type, temperature: float) -> None:
-    with pytest.raises(InputError, match=f"temperature must be a positive number, got {temperature}"):
+    with pytest.raises(InputError, match=f"temperature must be a number above 0, got {temperature}"):
         term([1], temperature=temperature)
 
 
 def test_wrong_gamma_is_named() -> None:
-    with pytest.raises(InputError, match="gamma must be a number >= 0, got -1"):
+    with pytest.raises(InputError, match="gamma must be a number of at least 0, got -1"):
         Triplet([1], gamma=-1)
-    with pytest.raises(InputError, match="gamma must be a number >= 0, got None"):
+    with pytest.raises(InputError, match="gamma must be a number of at least 0, got None"):
         Triplet([1], gamma=None)  # type: ignore[arg-type]

@@ -67,13 +67,13 @@ def test_gradients_reach_logits_and_embeddings():
 @pytest.mark.parametrize(
     ("knobs", "match"),
     [
-        ({"lam": -0.1}, "lam must be a number >= 0, got -0.1"),
+        ({"lam": -0.1}, "lam must be a number of at least 0, got -0.1"),
         ({"lam": "0.1"}, "lam"),
         ({"lam": float("nan")}, "lam"),
         ({"tau": float("inf")}, "tau must be a finite number"),
         ({"tau": None}, "tau"),
         ({"alpha": "cube(n)"}, "cube"),
-        ({"memory": 0}, "capacity must be a whole number >= 1, got 0"),
+        ({"memory": 0}, "capacity must be a whole number of at least 1, got 0"),
         ({"memory": True}, "memory must be"),
         ({"memory": "16"}, "memory must be"),
         ({"memory": ClassMemory([1, 2])}, "memory has 2 classes, but the terms have 6"),

@@ -310,12 +310,12 @@ def test_focal_of_0_is_no_focal_and_a_sure_sample_counts_less() -> None:
         ({"weights": [-1.0] * 5}, "weights must not be negative, got -1.0"),
         ({"scale": 0.0}, "scale must be above 0 for every class, got 0.0"),
         ({"scale": float("nan")}, "scale must be finite for every class, got nan"),
-        ({"focal": -1}, "focal must be a number >= 0, got -1"),
-        ({"label_smoothing": 1.5}, "label_smoothing must be in [0, 1], got 1.5"),
-        ({"label_smoothing": None}, "label_smoothing must be a number >= 0, got None"),
-        ({"focal": "2"}, "focal must be a number >= 0, got '2'"),
-        ({"focal": math.inf}, "focal must be a number >= 0, got inf"),
-        ({"ignore_index": 0.5}, "ignore_index must be a label, a whole number, or None, got 0.5"),
+        ({"focal": -1}, "focal must be a number of at least 0, got -1"),
+        ({"label_smoothing": 1.5}, "label_smoothing must be a number of at least 0 and of at most 1, got 1.5"),
+        ({"label_smoothing": None}, "label_smoothing must be a number of at least 0 and of at most 1, got None"),
+        ({"focal": "2"}, "focal must be a number of at least 0, got '2'"),
+        ({"focal": math.inf}, "focal must be a number of at least 0, got inf"),
+        ({"ignore_index": 0.5}, "ignore_index must be a whole number, got 0.5"),
         (
             {"weights": "effective(0.9)"},
             "weights must be a per-class function such as Power(0.5), a number or 5 values",
@@ -329,9 +329,9 @@ def test_wrong_knobs_are_named(knobs: dict, message: str) -> None:
 
 
 def test_wrong_knobs_of_the_others() -> None:
-    with pytest.raises(InputError, match="gamma must be a number >= 0, got -1"):
+    with pytest.raises(InputError, match="gamma must be a number of at least 0, got -1"):
         SigmoidFocal(COUNTS, gamma=-1)
-    with pytest.raises(InputError, match="gamma must be a number >= 0, got inf"):
+    with pytest.raises(InputError, match="gamma must be a number of at least 0, got inf"):
         SigmoidFocal(COUNTS, gamma=math.inf)
     with pytest.raises(InputError, match="weights must not be negative"):
         SigmoidFocal(COUNTS, weights=[-1.0] * 5)

@@ -211,7 +211,7 @@ def test_mistakes_are_named():
         build("mlp", 0, (4,))
     with pytest.raises(InputError, match="option of model mlp 'depth'"):
         build("mlp", 2, (4,), depth=3)
-    with pytest.raises(InputError, match="hidden sizes"):
+    with pytest.raises(InputError, match="hidden size"):
         build("mlp", 2, (4,), hidden=(0,))
 
 

@@ -97,7 +97,7 @@ def _load(source: Path, counts: object, method: str) -> tuple[Predictions, bool]
     if method in ("knn", "ncm") and source.is_file():
         import torch
 
-        from ..evaluate.checks import class_labels
+        from ..numeric import class_labels
 
         try:
             tensors = read_tensors(source)

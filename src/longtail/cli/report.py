@@ -87,8 +87,8 @@ def _foreign(path: Path, counts: str | None) -> Run:
     """A file of predictions as a run that was trained elsewhere."""
     from ..errors import InputError
     from ..evaluate.predictions import Predictions, read_counts
-    from ..evaluate.summary import summarise
     from ..runs.read import FORMAT, Run
+    from ..summary import summarise
 
     predictions = Predictions.load(path, None if counts is None else read_counts(counts))
     if predictions.counts is None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from .. import numeric
 from ..data.dataset import Split
 from ..data.loader import Loader
 
@@ -52,16 +53,12 @@ def margins_of(model: nn.Module, split: Split, device: torch.device, workers: in
     with evaluating(model):
         for batch in loader.epoch(0):
             logits = cast(Any, model(batch.inputs)).logits.float()
-            own = logits.gather(1, batch.labels[:, None])
             predicted.append(logits.argmax(1).cpu())
-            others = logits.scatter(1, batch.labels[:, None], -torch.inf)
-            margins.append((own[:, 0] - others.amax(1)).cpu())
+            margins.append(numeric.logit_margins(logits, batch.labels).cpu())
     return {"predicted": torch.cat(predicted), "margins": torch.cat(margins)}
 
 
 def class_means(model: nn.Module, split: Split, num_classes: int, device: torch.device, workers: int = 0) -> Tensor:
     """The mean embedding of each class (C, K), summed in float64; 0 for a class without samples."""
     _, x = outputs(model, split, device, workers)
-    sums = torch.zeros(num_classes, x.shape[1], dtype=torch.float64).index_add_(0, split.labels, x.double())
-    n = torch.bincount(split.labels, minlength=num_classes).clamp(min=1)
-    return (sums / n[:, None]).to(device, x.dtype)
+    return numeric.class_means(x, split.labels, num_classes)[0].to(device, x.dtype)

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from .. import posthoc
 from ..data import Dataset, Split
-from ..evaluate import neighbours
 from ..evaluate.predictions import Part, Predictions
-from ..evaluate.summary import summarise
 from ..margins import PerClass
 from ..plan import Plan
 from ..runs.files import write_bytes
 from ..runs.folder import RunFolder
+from ..summary import summarise
 from .embeddings import margins_of, outputs
 from .reading import reading
 
@@ -63,7 +62,7 @@ def after(model: nn.Module, plan: Plan, predictions: Predictions) -> tuple[Predi
         if step.kind == "tau-norm":
             predictions = _new_head(model, predictions, float(applied.step["value"]))
         elif step.kind == "knn":
-            predictions = _without_itself(predictions, int(applied.step["value"]))
+            predictions = posthoc.knn_on_train(predictions, int(applied.step["value"]))
     return predictions, steps
 
 
@@ -83,25 +82,6 @@ def _new_head(model: nn.Module, predictions: Predictions, tau: float) -> Predict
         head_weight=weight.cpu(),
         head_bias=None if predictions.head_bias is None else torch.zeros_like(predictions.head_bias),
     )
-
-
-def _without_itself(predictions: Predictions, k: int) -> Predictions:
-    """The training part as k-NN sees it: scores as those of ``posthoc.knn``, no sample being its own neighbour."""
-    train, c = predictions.train, predictions.num_classes
-    assert train is not None
-    assert train.embeddings is not None
-    n = len(train)
-    if n < 2:
-        return predictions
-    k = min(k, n - 1)
-    _, near = neighbours.nearest(train.embeddings, train.embeddings, k + 1)
-    # Of k + 1 the sample itself goes, or the farthest where equal ones hide it
-    own = near == torch.arange(n)[:, None]
-    own[:, -1] |= ~own.any(1)
-    labels = train.labels[near[~own].reshape(n, k)]
-    votes = torch.zeros(n, c).scatter_add_(1, labels, torch.ones_like(labels, dtype=torch.float32))
-    votes.scatter_add_(1, labels[:, :1], torch.full((n, 1), 1e-3))
-    return replace(predictions, train=replace(train, logits=((votes + 1 / c) / (k + 1)).log()))
 
 
 def finish(

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..counts import ClassCounts
-from ..errors import InputError
-from .checks import class_counts, class_labels, labelled, row_blocks, tensor
+from ..counts import ClassCounts, class_counts
+from ..errors import InputError, real, whole
+from ..numeric import class_labels, labelled, row_blocks, tensor
 
 
 class Worst(NamedTuple):
@@ -185,8 +185,7 @@ def calibration_error(confidence: Any, correct: Any, bins: int = 15) -> float:
     for what, values in (("confidence", p), ("correct", right)):
         if not bool(((values >= 0) & (values <= 1 + 1e-6)).all()):  # a softmax in float32 may round above 1
             raise InputError(f"{what} must be in [0, 1] for every sample")
-    if bins < 1 or bins != int(bins):
-        raise InputError(f"bins must be a whole number of at least 1, got {bins}")
+    bins = whole("bins", bins, 1)
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
     index = (torch.bucketize(p, edges, right=True) - 1).clamp(0, bins - 1)
     gap = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, right - p)
@@ -214,10 +213,8 @@ def bootstrap(
     >>> bootstrap([True, True, False, True], [0, 0, 1, 1], [9, 1], resamples=200)["balanced"]
     Interval(value=0.75, low=0.5, high=1.0)
     """
-    if not 0 < level < 1:
-        raise InputError(f"the level of an interval must be between 0 and 1, got {level}")
-    if resamples < 1:
-        raise InputError(f"the number of resamples must be at least 1, got {resamples}")
+    level = real("the level of an interval", level, above=0, below=1)
+    resamples = whole("resamples", resamples, 1)
     counts = class_counts(counts)
     y = class_labels(labels, num_classes=counts.num_classes).cpu().numpy()
     v = torch.as_tensor(values).detach().cpu().double().numpy()

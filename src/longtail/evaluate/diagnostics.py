@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..counts import ClassCounts
-from ..errors import InputError
+from ..counts import ClassCounts, class_counts
+from ..errors import InputError, whole
+from ..numeric import class_labels, compute_dtype, labelled, logit_margins, matrix, row_blocks, tensor
 from . import accuracy, neighbours
-from .checks import class_counts, class_labels, compute_dtype, labelled, matrix, row_blocks, tensor
-from .collapse import NeuralCollapse, neural_collapse
-from .scatter import Scatter, class_variances, scatter
+from .collapse import NeuralCollapse, Scatter, class_variances, neural_collapse, scatter
 
 __all__ = [
     "NeuralCollapse",
@@ -52,9 +51,7 @@ def margins(logits: Any, labels: Any) -> Tensor:
     y = class_labels(y, num_classes=f.shape[1])
     out = torch.empty(y.shape, dtype=compute_dtype(f), device=f.device)
     for rows in row_blocks(*f.shape):
-        block, target = f[rows].to(out.dtype, copy=True), y[rows].unsqueeze(1)
-        own = block.gather(1, target).squeeze(1)
-        out[rows] = own - block.scatter_(1, target, -torch.inf).amax(1)
+        out[rows] = logit_margins(f[rows].to(out.dtype), y[rows])
     return out
 
 
@@ -72,8 +69,7 @@ def cdf(values: Any, points: int | None = None) -> tuple[Tensor, Tensor]:
     x = v.sort().values
     if points is None:
         return x, torch.arange(1, x.numel() + 1, dtype=torch.float64, device=x.device) / x.numel()
-    if points < 2:
-        raise InputError(f"a distribution is drawn with at least 2 points, got {points}")
+    points = whole("points", points, 2)
     fractions = torch.linspace(0, 1, points, dtype=torch.float64, device=x.device)
     # torch.quantile refuses more than 16 million values; interpolation in the sorted sample does not
     position = fractions * (x.numel() - 1)
@@ -158,8 +154,8 @@ def knn_accuracy(
     """Accuracy of the majority among the k nearest training embeddings (fewer if there are not so many)."""
     counts = class_counts(counts)
     k = min(k, len(train_labels))
-    _, winner = neighbours.votes(train_embeddings, train_labels, embeddings, k, counts.num_classes)
-    return accuracy.of_labels(winner, labels, counts)
+    near = neighbours.nearest_labels(train_embeddings, train_labels, embeddings, k, counts.num_classes)
+    return accuracy.of_labels(neighbours.majority(near), labels, counts)
 
 
 def ncm_accuracy(
@@ -194,8 +190,7 @@ def expected_positives(counts: ClassCounts | Any, batch_size: int) -> Tensor:
     >>> {name: round(float(chance[g].mean()), 2) for name, g in counts.groups().items()}
     {'head': 0.9, 'torso': 0.41, 'tail': 0.1}
     """
-    if batch_size < 1:
-        raise InputError(f"a batch has at least one sample, got batch_size={batch_size}")
+    batch_size = whole("batch_size", batch_size, 1)
     counts = class_counts(counts)
     n, total = counts.n.double(), counts.total
     others = min(batch_size, total) - 1

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..counts import ClassCounts
+from ..counts import ClassCounts, class_counts
 from ..errors import InputError
-from .checks import class_counts, compute_dtype, labelled, matrix, row_blocks
-from .scatter import scatter
+from ..numeric import compute_dtype, labelled, matrix, row_blocks
+from .collapse import scatter
 
 
 @dataclass(frozen=True, eq=False)

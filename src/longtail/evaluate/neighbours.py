@@ -9,24 +9,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .checks import compute_dtype, labelled, matrix, row_blocks
+from ..numeric import class_means, compute_dtype, labelled, matrix, row_blocks, unit_rows
 
 _KEY_ROWS = 1 << 14
-
-
-def class_means(embeddings: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Class means (C, K) in float64, 0 for empty classes, and the class sizes (C,)."""
-    sums = torch.zeros(num_classes, embeddings.shape[1], dtype=torch.float64, device=embeddings.device)
-    for rows in row_blocks(*embeddings.shape):
-        sums.index_add_(0, labels[rows], embeddings[rows].double())
-    n = torch.bincount(labels, minlength=num_classes)
-    return sums / n.clamp(min=1).unsqueeze(1), n
-
-
-def unit_rows(x: Tensor) -> Tensor:
-    """Rows of length 1; a row of zeros stays."""
-    norm: Tensor = x.norm(dim=1, keepdim=True)
-    return x / norm.clamp(min=torch.finfo(x.dtype).tiny)
 
 
 def _prepared(x: Tensor, centre: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -59,24 +44,25 @@ def nearest(keys: Tensor, queries: Tensor, k: int, *, normalise: bool = False) -
     return distances, positions
 
 
-def votes(
+def nearest_labels(
     train_embeddings: Any, train_labels: Any, embeddings: Any, k: int, num_classes: int, *, normalise: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Labels (Q, k) of the k nearest training samples, nearest first, and the class most of them have (Q,).
-
-    Among classes with equally many votes, the one with the nearest voter wins.
-    """
+) -> Tensor:
+    """Labels (Q, k) of the k nearest training samples, nearest first."""
     x, y = labelled(train_embeddings, train_labels, "training embeddings", num_classes)
     q = matrix(embeddings, "embeddings", x.shape[1]).to(x.device)
-    _, where = nearest(x, q, k, normalise=normalise)
-    neighbours = y[where]
-    same = torch.zeros(neighbours.shape, dtype=torch.long, device=x.device)
+    return y[nearest(x, q, k, normalise=normalise)[1]]
+
+
+def majority(labels: Tensor) -> Tensor:
+    """The class that most neighbours (Q, k) have, (Q,); among equally many votes the one with the nearest voter."""
+    k = labels.shape[1]
+    same = torch.zeros(labels.shape, dtype=torch.long, device=labels.device)
     for i in range(k):
-        same += neighbours == neighbours[:, i : i + 1]
+        same += labels == labels[:, i : i + 1]
     # argmax may return any of several maxima: the rank, as a fraction of a vote, makes it unique.
-    rank = torch.arange(k, device=x.device).double() / (k + 1)
+    rank = torch.arange(k, device=labels.device).double() / (k + 1)
     winner = (same.double() - rank).argmax(1)
-    return neighbours, neighbours.gather(1, winner.unsqueeze(1)).squeeze(1)
+    return labels.gather(1, winner.unsqueeze(1)).squeeze(1)
 
 
 def _mean_blocks(

@@ -29,9 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..counts import ClassCounts
+from ..counts import ClassCounts, class_counts
 from ..errors import InputError
-from .checks import class_counts, class_labels, compute_dtype, matrix
+from ..numeric import class_labels, compute_dtype, matrix
 
 PARTS = ("train", "val", "test")
 _FIELDS = ("logits", "labels", "embeddings")

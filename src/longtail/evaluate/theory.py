@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ..errors import InputError
-from .checks import class_labels, labelled, matrix, tensor
+from ..errors import InputError, real
+from ..numeric import class_labels, labelled, matrix, tensor
+from .collapse import scatter
 from .diagnostics import pairs_by_class
 from .gaussian import GaussianHead, Gaussianity, HeadComparison, compare_heads, gaussian_head, gaussianity
-from .scatter import scatter
 
 __all__ = [
     "Bernstein",
@@ -169,10 +169,8 @@ class Bernstein(NamedTuple):
 
 
 def _check_bound(bound: float, delta: float) -> None:
-    if not 0 < delta < 1:
-        raise InputError(f"delta must be between 0 and 1, got {delta}")
-    if not (bound > 0 and math.isfinite(bound)):
-        raise InputError(f"the bound B must be positive and finite, got {bound}")
+    real("delta", delta, above=0, below=1)
+    real("the bound B", bound, above=0)
 
 
 def lemma3(values: Any, bound: float, delta: float = 0.05, *, printed: bool = False) -> Bernstein:
@@ -249,8 +247,7 @@ class Proposition2(NamedTuple):
 
 def loss_bound(weight: Any, bias: float, radius: float, margins: tuple[float, float] = (0.0, 0.0)) -> float:
     """The least B with ``ℓ_log(y, w·z + b + Δ_y) ≤ B`` for all ‖z‖ ≤ radius and both classes; margins (Δ_−, Δ_+)."""
-    if not (radius >= 0 and math.isfinite(radius)):
-        raise InputError(f"the radius of the embeddings must be finite and not negative, got {radius}")
+    radius = real("the radius of the embeddings", radius, at_least=0)
     reach = float(tensor(weight, "weight").double().norm()) * radius
     worst = max(reach + bias + margins[0], reach - bias - margins[1])
     return float(softplus(torch.tensor(worst, dtype=torch.float64)))
@@ -287,8 +284,7 @@ def proposition2(
     if not bool(((sign == 1) | (sign == 0)).all()) and not bool(((sign == 1) | (sign == -1)).all()):
         raise InputError("Proposition 2 is for two classes: labels must be -1/+1 or 0/1")
     _check_bound(bound, delta)
-    if not 0 <= prior <= 1:
-        raise InputError(f"prior is P(y = +1), a number in [0, 1], got {prior}")
+    prior = real("prior, which is P(y = +1),", prior, at_least=0, at_most=1)
     n = torch.bincount(y, minlength=2).double()
     if bool((n < 2).any()):
         raise InputError(f"Proposition 2 needs at least two samples of each class, got {n.long().tolist()}")

@@ -2,10 +2,9 @@
 
 from .base import Features, Objective, Outputs, Term
 from .contrastive import InfoNCE, SupCon, Triplet
-from .elm import ELM
 from .geometry import Center, DroLt, Range, Spreadout
 from .logit import HardMargin, Hybrid, MarginCrossEntropy, SigmoidFocal
-from .pull import HardPull, Pull, RelativePull
+from .pull import ELM, HardPull, Pull, RelativePull
 
 __all__ = [
     "ELM",

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from ..counts import ClassCounts
-from ..errors import InputError
+from ..errors import InputError, real
 from ..margins import PerClass
-from .inputs import Features, Gathered, Keys, Outputs, check_ids, compute_dtype, full_precision, number
+from ..numeric import compute_dtype
+from .inputs import Features, Gathered, Keys, Outputs, check_ids, full_precision
 
 if TYPE_CHECKING:
     from .memory import ClassMemory
 
-__all__ = ["Features", "Keys", "Objective", "Outputs", "Term", "compute_dtype"]
+__all__ = ["Features", "Keys", "Objective", "Outputs", "Term"]
 
 
 class Term(nn.Module):
@@ -247,7 +248,9 @@ class Objective(nn.Module):
         for pair in weighted:
             if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Term)):
                 raise InputError(f"an objective is made of (weight, term) pairs, got {pair!r}")
-        self.coefficients = [number(f"the weight of {type(term).__name__}", weight) for weight, term in weighted]
+        self.coefficients = [
+            real(f"the weight of {type(term).__name__}", weight, at_least=0) for weight, term in weighted
+        ]
         self.terms = nn.ModuleList(term for _, term in weighted)
         self.distributed = distributed
         if memory is not None and not hasattr(memory, "recall"):

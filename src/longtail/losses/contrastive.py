@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..counts import ClassCounts
-from ..errors import InputError
+from ..errors import InputError, real
+from ..numeric import unit_rows
 from .base import Features, Keys, Outputs, Term
-from .inputs import number
-from .pairs import log_sum_exp, pair, softplus, unit
+from .pairs import log_sum_exp, pair, softplus
 
 
 class _Similarity(Term):
@@ -22,14 +22,14 @@ class _Similarity(Term):
 
     def __init__(self, counts: ClassCounts | Any, normalise: bool, temperature: float = 1.0) -> None:
         super().__init__(counts)
-        self.normalise, self.temperature = bool(normalise), number("temperature", temperature, positive=True)
+        self.normalise, self.temperature = bool(normalise), real("temperature", temperature, above=0)
 
     def extra_repr(self) -> str:
         return f"normalise={self.normalise}, temperature={self.temperature}"
 
     def similarities(self, x: Tensor, keys: Tensor) -> Tensor:
         if self.normalise:
-            x, keys = unit(x), unit(keys)
+            x, keys = unit_rows(x), unit_rows(keys)
         return (x / self.temperature) @ keys.T
 
 
@@ -165,7 +165,7 @@ class Triplet(_Similarity):
 
     def __init__(self, counts: ClassCounts | Any, *, gamma: float = 1.0, normalise: bool = False) -> None:
         super().__init__(counts, normalise)
-        self.gamma = number("gamma", gamma)
+        self.gamma = real("gamma", gamma, at_least=0)
 
     def extra_repr(self) -> str:
         return f"gamma={self.gamma}, normalise={self.normalise}"

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..counts import ClassCounts
-from ..errors import InputError
+from ..errors import InputError, real
 from ..margins import PerClass, Power
+from ..numeric import class_means, unit_rows
 from .base import Features, Outputs, Term
-from .inputs import number
-from .pairs import log1p_sum_exp, near_origin, pair, squared_distances, unit
+from .pairs import log1p_sum_exp, near_origin, pair, squared_distances
 
 
-def class_means(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _present_means(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Class means of a batch, without asking the device how many classes there are.
 
     Returns:
@@ -27,9 +27,8 @@ def class_means(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ordered, order = labels.sort()
     starts = torch.cat([ordered.new_zeros(1), (ordered[1:] != ordered[:-1]).long()]).cumsum(0)
     row = torch.empty_like(starts).scatter(0, order, starts)
-    n = x.new_zeros(len(x)).index_add(0, row, x.new_ones(len(x)))
-    sums = torch.zeros_like(x).index_add(0, row, x)
-    return sums / n.clamp(min=1)[:, None], n > 0, row
+    means, n = class_means(x, row, len(x), x.dtype)
+    return means, n > 0, row
 
 
 class Center(Term):
@@ -52,7 +51,7 @@ class Center(Term):
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
         assert out.embeddings is not None
         (x,) = near_origin(out.embeddings)
-        means, _, row = class_means(x, labels)
+        means, _, row = _present_means(x, labels)
         return (x - means[row]).square().sum(1)
 
 
@@ -81,7 +80,7 @@ class Range(Term):
 
     def __init__(self, counts: ClassCounts | Any, *, gamma: float = 1.0) -> None:
         super().__init__(counts)
-        self.gamma = number("gamma", gamma)
+        self.gamma = real("gamma", gamma, at_least=0)
 
     def extra_repr(self) -> str:
         return f"gamma={self.gamma}"
@@ -89,7 +88,7 @@ class Range(Term):
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
         assert out.embeddings is not None
         (x,) = near_origin(out.embeddings)
-        means, used, _ = class_means(x, labels)
+        means, used, _ = _present_means(x, labels)
         with torch.no_grad():
             pairs = (used[:, None] & used[None, :]).triu(1)
             closest = torch.where(pairs, squared_distances(means, means), torch.inf).flatten().argmin(0, keepdim=True)
@@ -120,7 +119,7 @@ class Spreadout(Term):
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
         x = out.embeddings
         assert x is not None
-        u = unit(x)
+        u = unit_rows(x)
         apart = ~torch.eye(len(x), dtype=torch.bool, device=x.device)
         cosines = torch.where(apart, u @ u.T, 0.0)
         pairs = max(len(x) * (len(x) - 1), 1)

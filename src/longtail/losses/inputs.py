@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +11,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import InputError
-from .gather import gather
 
 
 class Outputs(NamedTuple):
@@ -32,23 +29,16 @@ class Features(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Features of which some rows are meant: ``embeddings[rows]`` with labels (M,) and ids (M,).
+    """Keys picked from a larger table: ``embeddings[rows]`` (M, K) with labels (M,) and ids (M,).
 
-    A memory hands out its keys in this form, so that no more of them is copied than a term needs.
+    Without ``rows`` all of the table are keys. A memory hands out its keys in this form, so that no more of them is
+    copied than a term needs.
     """
 
     embeddings: Tensor
     labels: Tensor
     ids: Tensor | None = None
     rows: Tensor | None = None
-
-
-def number(what: str, value: object, positive: bool = False) -> float:
-    """A finite number of any kind (NumPy's too) that is not negative, as a float."""
-    wrong = isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value)
-    if wrong or value < 0 or (positive and value == 0):  # type: ignore[operator]
-        raise InputError(f"{what} must be a {'positive number' if positive else 'number >= 0'}, got {value!r}")
-    return float(value)  # type: ignore[arg-type]
 
 
 def check_ids(what: str, ids: object, shape: torch.Size) -> None:
@@ -60,16 +50,44 @@ def check_ids(what: str, ids: object, shape: torch.Size) -> None:
         raise InputError(f"{what} must be whole numbers, got dtype {ids.dtype}")
 
 
-def compute_dtype(x: Tensor) -> torch.dtype:
-    """float64 stays float64; everything else is computed in float32."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
 def full_precision(device_type: str) -> AbstractContextManager[None]:
     """A context without autocast; where there is none to switch off, one that costs nothing."""
     if torch.is_autocast_enabled(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        world, rank = dist.get_world_size(), dist.get_rank()
+        ctx.rows = (world, rank * x.shape[0], x.shape[0])
+        parts = [torch.empty_like(x) for _ in range(world)]
+        dist.all_gather(parts, x.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        # Every rank computes the same global loss, so it already has the whole gradient of its own rows: nothing to
+        # communicate. DDP divides by the number of ranks what must be a sum, hence the factor.
+        world, start, rows = ctx.rows
+        own: Tensor = grads[0][start : start + rows] * world
+        return own
+
+
+def gather(x: Tensor) -> Tensor:
+    """The rows of all ranks, in rank order; each rank must hold the same number of rows.
+
+    The gradient that comes back is scaled by the number of ranks, since ``DistributedDataParallel`` averages.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return x
+    gathered: Tensor = _Gather.apply(x) if x.requires_grad else _Gather.forward(_NoContext(), x)
+    return gathered
+
+
+class _NoContext:
+    rows: tuple[int, int, int]
 
 
 class Gathered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import torch
@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..counts import ClassCounts
-from ..errors import InputError
+from ..errors import InputError, real, whole
 from ..margins import Margin, PerClass
 from .base import Features, Outputs, Term
-from .inputs import number
 from .pairs import log1p_sum_exp, pair, softplus
 
 Values = PerClass | Tensor | list[float] | tuple[float, ...]
@@ -100,12 +99,9 @@ class MarginCrossEntropy(WithMargin):
         ignore_index: int | None = None,
     ) -> None:
         super().__init__(counts, margin)
-        self.focal, self.label_smoothing = number("focal", focal), number("label_smoothing", label_smoothing)
-        if self.label_smoothing > 1:
-            raise InputError(f"label_smoothing must be in [0, 1], got {label_smoothing}")
-        if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral)):
-            raise InputError(f"ignore_index must be a label, a whole number, or None, got {ignore_index!r}")
-        self.ignore_index = None if ignore_index is None else int(ignore_index)
+        self.focal = real("focal", focal, at_least=0)
+        self.label_smoothing = real("label_smoothing", label_smoothing, at_least=0, at_most=1)
+        self.ignore_index = None if ignore_index is None else whole("ignore_index", ignore_index)
         self.has_weights = weights is not None
         if weights is not None:
             _register_weights(self, weights)
@@ -255,7 +251,7 @@ class SigmoidFocal(Term):
 
     def __init__(self, counts: ClassCounts | Any, *, gamma: float = 1.0, weights: Values | None = None) -> None:
         super().__init__(counts)
-        self.gamma = number("gamma", gamma)
+        self.gamma = real("gamma", gamma, at_least=0)
         self.has_weights = weights is not None
         if weights is not None:
             _register_weights(self, weights)

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..counts import ClassCounts
-from ..errors import InputError
+from ..errors import InputError, whole
 from .inputs import Keys
-
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-
-
-def _bytes(text: str | int) -> int:
-    """Read a number of bytes: 300_000_000, "300MB", "1.5 GiB"."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
-    if isinstance(text, bool) or not match or match[2].lower() not in _UNITS:
-        raise InputError(f"budget must be a number of bytes such as 300000000 or '300MB', got {text!r}")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InputError(f"{name} must be a whole number >= {least}, got {value!r}")
 
 
 class ClassMemory(nn.Module):
@@ -44,8 +27,7 @@ class ClassMemory(nn.Module):
     Args:
         counts: the class counts.
         size: K, the size of an embedding; found out at the first push if None.
-        capacity: slots a class, 16 unless there is a budget.
-        budget: bytes, such as ``"300MB"``, that the memory must fit in; capacity is the largest that does.
+        capacity: slots a class.
         max_age: how many pushes an embedding may lie back; None for no limit. Networks move on, and old embeddings with
             them not.
         warmup: recall nothing before this many pushes.
@@ -73,8 +55,7 @@ class ClassMemory(nn.Module):
         counts: ClassCounts | Any,
         size: int | None = None,
         *,
-        capacity: int | None = None,
-        budget: str | int | None = None,
+        capacity: int = 16,
         max_age: int | None = None,
         warmup: int = 0,
         below: int | None = None,
@@ -82,17 +63,14 @@ class ClassMemory(nn.Module):
     ) -> None:
         super().__init__()
         self.counts = counts if isinstance(counts, ClassCounts) else ClassCounts(counts)
-        for name, value, least in (("size", size, 1), ("capacity", capacity, 1), ("max_age", max_age, 1)):
+        for name, value in (("size", size), ("capacity", capacity), ("max_age", max_age), ("below", below)):
             if value is not None:
-                _whole(name, value, least)
-        _whole("warmup", warmup, 0)
-        if below is not None:
-            _whole("below", below, 1)
+                whole(name, value, 1)
+        whole("warmup", warmup, 0)
         if not dtype.is_floating_point:
             raise InputError(f"a memory's dtype must be a floating-point one, got {dtype}")
         self.capacity, self.max_age, self.warmup, self.below, self.dtype = capacity, max_age, warmup, below, dtype
         self.widest = 0  # the most slots that a class has
-        self.budget = None if budget is None else _bytes(budget)
         for name in ("embeddings", "ids", "steps"):
             self.register_buffer(name, None)
         for name in ("slots", "starts", "classes"):  # the layout, which follows from the counts
@@ -101,27 +79,9 @@ class ClassMemory(nn.Module):
         if size is not None:
             self._allocate(size)
 
-    def _layout(self, size: int) -> Tensor:
-        """Slots of each class, (C,)."""
-        n = self.counts.n if self.below is None else self.counts.n * (self.counts.n < self.below)
-        if self.budget is None:
-            return n.clamp(max=self.capacity or 16)
-        each = size * torch.empty(0, dtype=self.dtype).element_size() + 16  # an id and a step beside the embedding
-        low, high = 0, int(n.max()) if self.capacity is None else self.capacity
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._fits(n, middle, each) else (low, middle - 1)
-        if low == 0 and bool(n.any()):
-            least = int((n > 0).sum() + 1) * each
-            raise InputError(f"a budget of {self.budget} bytes has no room for one embedding a class: give {least}")
-        return n.clamp(max=low)
-
-    def _fits(self, n: Tensor, capacity: int, each: int) -> bool:
-        assert self.budget is not None
-        return (int(n.clamp(max=capacity).sum()) + 1) * each <= self.budget
-
     def _allocate(self, size: int) -> None:
-        slots = self._layout(size)
+        n = self.counts.n if self.below is None else self.counts.n * (self.counts.n < self.below)
+        slots = n.clamp(max=self.capacity)
         self.widest = max(int(slots.max()), 1)
         device, total = self.step.device, int(slots.sum())
         self.slots = slots.to(device)
@@ -234,7 +194,7 @@ class ClassMemory(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        knobs = {"capacity": self.capacity, "budget": self.budget, "max_age": self.max_age, "below": self.below}
+        knobs = {"capacity": self.capacity, "max_age": self.max_age, "below": self.below}
         given = [f"{name}={value}" for name, value in knobs.items() if value is not None]
         return ", ".join([*given, f"warmup={self.warmup}"] if self.warmup else given)
 

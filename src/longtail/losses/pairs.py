@@ -74,16 +74,6 @@ def softplus(x: Tensor) -> Tensor:
     return F.softplus(x, threshold=40)
 
 
-def unit(x: Tensor) -> Tensor:
-    """Rows scaled to norm 1; a row of zeros stays 0, with gradient 0."""
-    # Dividing by the largest entry first changes nothing but keeps the squares in range, however small or large x is.
-    largest = x.detach().abs().amax(1, keepdim=True) if x.shape[1] else x.new_zeros(len(x), 1)
-    some = largest > 0
-    x = x / torch.where(some, largest, 1.0)
-    squares = x.square().sum(1, keepdim=True)
-    return torch.where(some, x / torch.where(some, squares, 1.0).sqrt(), 0.0)
-
-
 def near_origin(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """All points moved by one constant vector that brings ``x`` near the origin.
 

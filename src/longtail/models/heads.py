@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ..errors import unknown
-from ..losses.base import Outputs, compute_dtype
+from ..errors import one_of
+from ..losses import Outputs
+from ..numeric import compute_dtype, unit_rows
 
 HeadName = Literal["linear", "cosine"]
 HEADS = ("linear", "cosine")
@@ -55,16 +56,10 @@ class CosineHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(device_type=x.device.type, enabled=False):
             dtype = torch.promote_types(compute_dtype(x), self.weight.dtype)
-            return linear(_unit(x.to(dtype)), self.scale * _unit(self.weight.to(dtype)))
+            return linear(unit_rows(x.to(dtype)), self.scale * unit_rows(self.weight.to(dtype)))
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, scale={self.scale:g}"
-
-
-def _unit(x: Tensor) -> Tensor:
-    norm = x.norm(dim=-1, keepdim=True)
-    # Not torch's normalize: its gradient at 0 is that of x/1e-12.
-    return x / torch.where(norm > 1e-12, norm, torch.ones_like(norm))
 
 
 Head = LinearHead | CosineHead
@@ -72,11 +67,8 @@ Head = LinearHead | CosineHead
 
 def make_head(kind: str, embedding_size: int, num_classes: int) -> Head:
     """A head by name: ``"linear"`` or ``"cosine"``."""
-    if kind == "linear":
-        return LinearHead(embedding_size, num_classes)
-    if kind == "cosine":
-        return CosineHead(embedding_size, num_classes)
-    raise unknown("head", kind, HEADS)
+    kinds: dict[str, type[Head]] = {"linear": LinearHead, "cosine": CosineHead}
+    return kinds[one_of("head", kind, kinds)](embedding_size, num_classes)
 
 
 class Classifier(nn.Module):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import whole
 from .heads import Classifier, make_head
 
 
@@ -31,8 +31,7 @@ class MLP(Classifier):
         skip: bool = False,
     ) -> None:
         super().__init__()
-        if any(not isinstance(h, int) or isinstance(h, bool) or h < 1 for h in hidden):
-            raise InputError(f"hidden sizes must be whole numbers of at least 1, got {tuple(hidden)}")
+        hidden = [whole("a hidden size", size, 1) for size in hidden]
         layers: list[nn.Module] = []
         sizes = [inputs, *hidden]
         for a, b in itertools.pairwise(sizes):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..errors import InputError
@@ -53,8 +55,6 @@ def _read(path: Path) -> dict[str, Tensor]:
     state: Any
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
             state = load_file(path)
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
@@ -62,9 +62,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise InputError(
             f"{path} cannot be read as weights: {str(e).splitlines()[0] if str(e) else type(e).__name__}"
         ) from e
-    except Exception as e:
-        if type(e).__name__ != "SafetensorError":
-            raise
+    except SafetensorError as e:
         raise InputError(f"{path} is not a whole safetensors file: {e}") from e
     for key in ("state_dict", "model"):
         if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):

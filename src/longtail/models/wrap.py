@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..losses.base import Outputs
+from ..losses import Outputs
 from .heads import CosineHead
 
 _LINEAR = (nn.Linear, CosineHead)

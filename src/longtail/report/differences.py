@@ -184,7 +184,7 @@ def accuracy_of(run: Run, part: str) -> float | None:
 
 def _kept(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
     """Which test samples were right, and the test labels, in test order; None where the summary did not keep them."""
-    from ..evaluate import summary
+    from .. import summary
 
     bits, labels, size = run.get("test", "correct"), run.get("test", "labels"), run.number("test", "n")
     if not isinstance(bits, str) or not isinstance(labels, str) or size is None:

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..counts import GROUPS, ClassCounts
-from ..errors import InputError
-from ..margins import PerClass, Power
-from . import accuracy, diagnostics, theory
-from .checks import class_counts
-from .maps import maps
-from .packing import pack_correct, pack_labels, rounded, unpack_correct, unpack_labels
-from .predictions import Part, Predictions
+from . import posthoc as tools
+from .counts import GROUPS, ClassCounts, class_counts
+from .errors import InputError
+from .evaluate import accuracy, diagnostics, theory
+from .evaluate.maps import maps
+from .evaluate.packing import pack_correct, pack_labels, rounded, unpack_correct, unpack_labels
+from .evaluate.predictions import Part, Predictions
+from .margins import PerClass, Power
 
 __all__ = ["pack_correct", "pack_labels", "pick_labels", "summarise", "unpack_correct", "unpack_labels"]
 
@@ -116,22 +116,18 @@ def _accuracy(s: accuracy.Summary, seed: int) -> dict[str, Any]:
 def _adjusted(predictions: Predictions, counts: ClassCounts) -> dict[str, Any] | None:
     """Test accuracy after ``f − τ log π`` with τ chosen on the validation part: other than trained, head and tail are
     traded against one another as validation data would have it."""
-    from .. import posthoc  # which needs this package
-
     val, test = predictions.val, predictions.test
     if val is None or test is None or not len(val):
         return None
-    chosen = posthoc.choose(lambda tau: posthoc.logit_adjust(val.logits, counts, tau), TAUS, val.labels, counts)
-    after = accuracy.summary(posthoc.logit_adjust(test.logits, counts, chosen.value), test.labels, counts)
+    chosen = tools.choose(lambda tau: tools.logit_adjust(val.logits, counts, tau), TAUS, val.labels, counts)
+    after = accuracy.summary(tools.logit_adjust(test.logits, counts, chosen.value), test.labels, counts)
     return {"tau": chosen.value, "val": chosen.scores[chosen.value], **_short(after)}
 
 
 def _tradeoff(test: Part, counts: ClassCounts) -> dict[str, Any]:
     """Test accuracy by group along ``f − τ log π``: head against tail, wherever training itself put the balance."""
-    from .. import posthoc  # which needs this package
-
     taus = sorted(TAUS)
-    predicted = (posthoc.logit_adjust(test.logits, counts, tau).argmax(1) for tau in taus)
+    predicted = (tools.logit_adjust(test.logits, counts, tau).argmax(1) for tau in taus)
     groups = [accuracy.of_labels(labels, test.labels, counts).groups for labels in predicted]
     return {"tau": taus, **{name: [by_group[name][0] for by_group in groups] for name in GROUPS}}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from longtail import ClassCounts
+from longtail import ClassCounts, summary
 from longtail.errors import InputError
-from longtail.evaluate import Part, Predictions, accuracy, diagnostics, summary, theory
+from longtail.evaluate import Part, Predictions, accuracy, diagnostics, theory
 from longtail.margins import Power
 
 N = [150, 60, 30, 12, 5, 1]

@@ -1,7 +1,11 @@
-"""Turning what callers hand in (lists, arrays, tensors) into tensors, with one sentence where it cannot be used."""
+"""Small tensor helpers that several rooms need: arrays of callers as checked tensors, work in blocks, means, unit rows.
+
+Callers hand in lists, arrays or tensors; what cannot be used is refused with one sentence that names the first bad row.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..counts import ClassCounts
-from ..errors import InputError
+from .errors import InputError
 
 BLOCK_ELEMENTS = 1 << 23  # of a temporary: 32 MB in float32, so that no function's memory grows with the data
 
@@ -46,7 +49,7 @@ def tensor(x: Any, what: str) -> Tensor:
 
 
 def matrix(x: Any, what: str, columns: int | None = None) -> Tensor:
-    """Finite floats of shape (N, columns); the first bad row is named."""
+    """Finite floats of shape (N, columns)."""
     t = tensor(x, what)
     if t.ndim != 2:
         raise InputError(f"{what} must have two dimensions (samples, values), got shape {tuple(t.shape)}")
@@ -68,7 +71,7 @@ def matrix(x: Any, what: str, columns: int | None = None) -> Tensor:
 
 
 def class_labels(y: Any, what: str = "labels", *, rows: int | None = None, num_classes: int | None = None) -> Tensor:
-    """Class indices (N,) in [0, num_classes) as int64; the first bad row is named."""
+    """Class indices (N,) in [0, num_classes) as int64."""
     t = tensor(y, what)
     if t.ndim != 1:
         raise InputError(f"{what} must have one dimension, got shape {tuple(t.shape)}")
@@ -97,9 +100,33 @@ def labelled(
     return m, class_labels(y, rows=m.shape[0], num_classes=num_classes).to(m.device)
 
 
-def class_counts(counts: Any, num_classes: int | None = None) -> ClassCounts:
-    """``ClassCounts`` of what was given, for ``num_classes`` classes if that is known."""
-    made = counts if isinstance(counts, ClassCounts) else ClassCounts(counts)
-    if num_classes is not None and made.num_classes != num_classes:
-        raise InputError(f"the training counts are of {made.num_classes} classes, but the logits of {num_classes}")
-    return made
+def class_means(
+    x: Tensor, labels: Tensor, num_classes: int, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
+    """Class means (C, K) in ``dtype``, 0 for empty classes, and the class sizes (C,); differentiable in x."""
+    sums = x.new_zeros(num_classes, x.shape[1], dtype=dtype)
+    for rows in row_blocks(*x.shape):
+        sums = sums.index_add(0, labels[rows], x[rows].to(dtype))
+    n = labels.new_zeros(num_classes).index_add(0, labels, torch.ones_like(labels))
+    return sums / n.clamp(min=1).to(dtype)[:, None], n
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Rows scaled to norm 1, whatever their size; a row of zeros stays 0, with gradient 0.
+
+    >>> unit_rows(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000], [0.0000, 0.0000]])
+    """
+    # A power of two near the largest entry goes out first: it changes no digit, and the squares stay in range.
+    highest = math.frexp(torch.finfo(x.dtype).max)[1] - 1
+    largest = x.detach().abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1)
+    some = largest > 0
+    x = x / torch.where(some, largest, 1.0).log2().floor().clamp(max=highest).exp2()
+    norm = torch.where(some, x, 1.0).norm(dim=-1, keepdim=True)
+    return torch.where(some, x / norm, 0.0)
+
+
+def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:
+    """``γ(x, y) = f_y(x) − max_{y'≠y} f_y'(x)``, (N,), of logits (N, C ≥ 2): positive where the prediction is right."""
+    at = labels[:, None]
+    return logits.gather(1, at)[:, 0] - logits.scatter(1, at, -torch.inf).amax(1)
