@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from . import methods, models, posthoc
 from .counts import ClassCounts
 from .data.dataset import Files, Split
-from .data.images import open_image, reason
+from .data.images import open_image
+from .data.limits import reason
 from .data.loader import Loader
 from .engine.reading import Reading, reading
 from .engine.recipe import Recipe

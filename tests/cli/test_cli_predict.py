@@ -163,7 +163,7 @@ def test_mistakes_are_one_sentence(digits, photos, tmp_path):
     assert "broken.png is no readable image" in fails("predict", done, tmp_path / "broken.png")
     assert "trained on images, and" in fails("predict", done, tmp_path / "narrow.npz")
     assert "unknown format 'xml'" in fails("predict", done, folder / "new", "--format", "xml")
-    assert "there is no file" in fails("predict", digits, tmp_path / "none.npz")
+    assert "there is no such file" in fails("predict", digits, tmp_path / "none.npz")
     assert "must end in .npz" in fails("predict", digits, tmp_path / "broken.png")
     assert "trained on 64 features a sample, got shape (2, 3)" in fails("predict", digits, tmp_path / "narrow.npz")
     assert "2 matrices: name the one to classify 'features'" in fails("predict", digits, tmp_path / "two.npz")

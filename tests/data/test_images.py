@@ -16,6 +16,7 @@ from PIL import Image
 
 from longtail.data import Files, Loader, Split, images, load
 from longtail.data.augment import ResizedCrop
+from longtail.data.catalogue import read
 from longtail.data.feeds import Reader
 from longtail.errors import InputError
 from small_images import save_image
@@ -166,7 +167,7 @@ def test_an_image_that_does_not_decode_is_named(how, workers, tmp_path):
     (tmp_path / "b" / "3.png").write_bytes(BROKEN[how])
     rows = "".join(f"{name}/{k}.png,{name}\n" for name in "ab" for k in (1, 2)) + "b/3.png,b\n"
     (tmp_path / "d.csv").write_text("image,label\n" + rows)
-    data = load(tmp_path / "d.csv", profile=None, test_share=0.1, size=16)
+    data = read(tmp_path / "d.csv", profile=None, test_share=0.1, size=16)
     split = data.train if "b/3.png" in data.train.inputs.names() else data.test
     with pytest.raises(InputError, match=r"b.3\.png \(.*d\.csv, line 6\) is no readable image: ") as caught:
         list(Loader(split, 2, train=False, workers=workers).epoch(0))

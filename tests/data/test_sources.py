@@ -68,7 +68,7 @@ def test_moons():
         ({"profile": [1, 2]}, "profile has 2 counts, but there are 10 classes"),
         ({"profile": ["a"] * 10}, "profile must be 'exp', 'step' or whole numbers"),
         ({"profile": [-1] + [1] * 9}, "wants -1 samples of class 0"),
-        ({"holdout": 1.5}, r"holdout must be a share in \[0, 1\), got 1.5"),
+        ({"holdout": 1.5}, r"holdout must be a number of at least 0 and below 1, got 1.5"),
         ({"seed": -1}, "seed must be"),
         ({"test_share": 0.5}, "unknown option 'test_share'"),
     ],

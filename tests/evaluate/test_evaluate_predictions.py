@@ -119,7 +119,7 @@ def test_pickles_are_never_loaded(tmp_path):
             return (open, (str(tmp_path / "owned"), "w"))
 
     np.savez(tmp_path / "evil.npz", logits=np.array([Evil()], dtype=object), labels=[0])
-    with pytest.raises(InputError, match="plain arrays"):
+    with pytest.raises(InputError, match="pickled objects, which are not read"):
         Predictions.load(tmp_path / "evil.npz")
     assert not (tmp_path / "owned").exists()
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import Options, plain_pairs
+
 if TYPE_CHECKING:
     from ..data import Dataset
 
@@ -26,7 +28,8 @@ def register(app: typer.Typer) -> None:
         width = max(map(len, BUILT_IN))
         for name, entry in BUILT_IN.items():
             typer.echo(f"{name:<{width}}  {entry.about}")
-        typer.echo(f"{'PATH':<{width}}  a folder of class folders, a .csv of image and label, a .npz or .safetensors")
+        kinds = "a folder of class folders, .csv or .parquet (images or numbers, and a label), .npz or .safetensors"
+        typer.echo(f"{'PATH':<{width}}  {kinds}")
 
     @data_app.command("fetch")
     def fetch_command(
@@ -45,13 +48,14 @@ def register(app: typer.Typer) -> None:
     def check_command(
         name: Annotated[str, typer.Argument(help="A built-in data set, or a path.")],
         root: Root = Path("data"),
+        option: Options = None,
     ) -> None:
         """Read everything there is of a data set and list each bad file."""
         from ..data.check import check
         from ..errors import InputError
 
         with _Bar("files") as bar:
-            found = check(name, root, bar.update)
+            found = check(name, root, bar.update, **plain_pairs(option, "--option"))
         for sentence in found.bad:
             typer.echo(sentence, err=True)
         if found.bad:

@@ -91,8 +91,9 @@ _PRIOR_NOTE = {"logit-adjust": "; the prior is estimated from the logits."}
 
 def _load(source: Path, counts: object, method: str) -> tuple[Predictions, bool]:
     """Predictions, and whether they hold logits: k-NN and class means work on features alone."""
+    from ..data.arrays import read_arrays
     from ..errors import InputError
-    from ..evaluate.predictions import Predictions, read_tensors
+    from ..evaluate.predictions import Predictions
 
     if method in ("knn", "ncm") and source.is_file():
         import torch
@@ -100,7 +101,7 @@ def _load(source: Path, counts: object, method: str) -> tuple[Predictions, bool]
         from ..numeric import class_labels
 
         try:
-            tensors = read_tensors(source)
+            tensors = read_arrays(source)
             if not any(name.endswith("logits") for name in tensors) and "head_weight" not in tensors:
                 if counts is not None:
                     tensors["counts"] = counts

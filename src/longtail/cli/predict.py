@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..inference import Restored
 
 FORMATS = ("text", "csv", "json")
-FEATURES = (".npz", ".npy", ".csv", ".safetensors")
+FEATURES = (".npz", ".npy", ".csv", ".parquet", ".safetensors")
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,9 @@ def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
     inputs: Annotated[
         list[Path],
-        typer.Argument(metavar="INPUTS...", help="Images or folders of them; .npz, .npy or .csv of features."),
+        typer.Argument(
+            metavar="INPUTS...", help="Images or folders of them; .npz, .npy, .csv or .parquet of features."
+        ),
     ],
     format: Annotated[str, typer.Option(help="text, csv or json.")] = "text",
 ) -> None:
@@ -83,56 +85,14 @@ def _images(given: Path) -> list[Path]:
 
 
 def _features(path: Path) -> Tensor:
-    """Features (N, K) from a file; of several arrays the one named features, x, …, or the only matrix."""
-    import numpy as np
-    import torch
-
-    from ..data.features import INPUTS
+    """Features (N, K) from a file."""
+    from ..data.tables import features
     from ..errors import InputError
 
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    if path.suffix not in FEATURES:
+    if path.suffix.lower() not in FEATURES:
         raise InputError(f"the run was trained on features: {path} must end in {', '.join(FEATURES)}")
-    try:
-        arrays: dict[str, Any] = _read(path)
-    except Exception as error:  # every format has exceptions of its own
-        raise InputError(f"{path} cannot be read: {(str(error).splitlines() or ['it is broken'])[0]}") from None
-    named = [arrays[word] for word in INPUTS if word in arrays]
-    matrices = named or [a for a in arrays.values() if a.ndim == 2]
-    if not named and len(matrices) != 1:
-        raise InputError(f"{path} has {len(matrices)} matrices: name the one to classify {INPUTS[0]!r}")
-    x = np.asarray(matrices[0])
-    if x.ndim != 2 or x.dtype.kind not in "fiu" or not np.isfinite(x).all():
-        raise InputError(f"{path}: features must be finite numbers (N, K), got {x.dtype} of shape {x.shape}")
-    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    import numpy as np
-
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as content:
-            return {key: content[key] for key in content.files}
-    if path.suffix == ".npy":
-        return {"features": np.load(path, allow_pickle=False)}
-    if path.suffix == ".safetensors":
-        from safetensors.numpy import load_file
-
-        return dict(load_file(path))
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [row for row in csv.reader(file) if row]
-    if rows and not _is_number(rows[0][0]):
-        rows = rows[1:]  # a header
-    return {"features": np.array([[float(cell) for cell in row] for row in rows])}
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    found: Tensor = features(path)
+    return found
 
 
 def _write(rows: Iterator[tuple[str, str, float]], format: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,11 @@ from typing import Any
 from .. import errors
 from ..errors import InputError
 from .dataset import Dataset, Files
+from .images import check_image
+from .limits import is_regular, reason, shown
 from .profiles import Source, assemble
 
-CUT = ("profile", "ratio", "n_max", "seed", "holdout", "test_share")
+CUT = ("profile", "ratio", "n_max", "seed", "val_per_class", "holdout", "test_share", "test_seed")
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,13 @@ class Entry:
 
 
 def _digits(root: Path) -> Callable[..., Source]:
-    from .digits import digits
+    from .builtin import digits
 
     return digits
 
 
 def _moons(root: Path) -> Callable[..., Source]:
-    from .digits import moons
+    from .builtin import moons
 
     return moons
 
@@ -88,16 +90,18 @@ def load(name: str | Path, root: str | Path = "data", **options: Any) -> Dataset
     """Read a data set and cut its splits.
 
     Args:
-        name: a built-in name (`names()`), or the path of a folder of class folders, a CSV of image paths and labels,
-            or an ``.npz`` or ``.safetensors`` of features and labels.
+        name: a built-in name (`names()`), or a path: a folder of class folders; a CSV of image paths and labels, or of
+            numbers and labels; Parquet files, of images as on the Hugging Face hub or of numbers; an ``.npz`` or
+            ``.safetensors`` of features and labels.
         root: folder that downloaded data sets lie in.
         options: an unknown one is an error that lists those there are. Of every data set:
 
             - ``profile``: "exp", "step", a list of counts, or None to keep everything; ``ratio``: largest over
               smallest class; ``n_max``: samples of the largest class;
             - ``seed``: which subset; None is the canonical one;
+            - ``val_per_class``: at most so many of the samples that the profile discards become validation data;
             - ``holdout``: share of the training data that becomes validation data instead, for tuning;
-            - ``test_share``: of a path without a test split.
+            - ``test_share``, ``test_seed``: of a path without a test split, how much is held out, and which.
 
             Image files also take ``size``, `moons` takes ``n``, ``tail`` and ``noise``, the published lists
             take ``lists`` and ``images``, a CSV its columns.
@@ -107,18 +111,38 @@ def load(name: str | Path, root: str | Path = "data", **options: Any) -> Dataset
     """
     data = read(name, root, **options)
     for split in (data.train, data.val, data.test):
-        if split is not None and isinstance(split.inputs, Files) and not split.inputs[0].is_file():
+        if split is not None and isinstance(split.inputs, Files) and not split.inputs.exists(0):
             hint = f"; `longtail data fetch {name}` says where images belong" if str(name) in BUILT_IN else ""
             raise InputError(f"{name}: there is no image {split.inputs.where(0)}{hint}")
+    for what, split in (("validation", data.val), ("test", data.test)):
+        # Training shows its bad files in the first epoch; these would end a run only after the last
+        if split is not None and isinstance(split.inputs, Files) and (bad := list(bad_images(split.inputs))):
+            raise InputError(
+                f"{name}: {len(bad):,} of {len(split):,} {what} images cannot be read, such as {bad[0]}; "
+                "`longtail data check` lists all"
+            )
     return data
 
 
+def bad_images(files: Files, thoroughly: bool = False, each: Callable[[], None] = lambda: None) -> Iterator[str]:
+    """A sentence for every image that cannot be read, by its header and end, or by decoding it."""
+    for i in range(len(files)):
+        try:
+            with files.open(i) as file:
+                check_image(file, thoroughly)
+        except FileNotFoundError:
+            yield f"{files.where(i)}: there is no such file"
+        except Exception as error:  # a broken image can make a decoder raise nearly anything
+            yield f"{files.where(i)}: {reason(error)}"
+        each()
+
+
 def read(name: str | Path, root: str | Path = "data", **options: Any) -> Dataset:
-    """`load`, without a look at whether image files exist."""
+    """`load`, without a look at image files."""
     entry = BUILT_IN.get(str(name))
     reader = entry.reader(Path(root)) if entry else _from_path(Path(name))
     own = [p.name for p in inspect.signature(reader).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    cut = [option for option in CUT if not (entry and option == "test_share")]
+    cut = [option for option in CUT if not (entry and option.startswith("test_"))]
     for option in options:
         if option not in own + cut:
             raise InputError(f"{name}: {errors.unknown('option', option, dict.fromkeys(own + cut))}")
@@ -128,18 +152,22 @@ def read(name: str | Path, root: str | Path = "data", **options: Any) -> Dataset
 
 
 def _from_path(path: Path) -> Callable[..., Source]:
-    if path.is_dir():
+    try:
+        is_folder, there = path.is_dir(), path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        is_folder = there = False
+    if is_folder:
         from .folder import class_folders
+        from .parquet import has_parquet, parquet
 
-        return partial(class_folders, path)
-    if not path.exists():
-        raise InputError(f"{errors.unknown('data set', path, names())}; nor is there such a file or folder")
-    if path.suffix.lower() == ".csv":
+        return partial(parquet if has_parquet(path) else class_folders, path)
+    if not there:
+        raise InputError(f"{errors.unknown('data set', shown(str(path)), names())}; nor is there such a file or folder")
+    suffix = path.suffix.lower()
+    if is_regular(path) and suffix in (".csv", ".parquet", ".npz", ".npy", ".safetensors"):
+        from .arrays import array_file
         from .folder import csv_file
+        from .parquet import parquet
 
-        return partial(csv_file, path)
-    if path.suffix in (".npz", ".safetensors"):
-        from .features import feature_file
-
-        return partial(feature_file, path)
-    raise InputError(f"{path} is neither a folder of class folders nor a .csv, .npz or .safetensors file")
+        return partial({".csv": csv_file, ".parquet": parquet}.get(suffix, array_file), path)
+    raise InputError(f"{path} is neither a folder of class folders nor a .csv, .parquet, .npz or .safetensors file")

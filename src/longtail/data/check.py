@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError
 from . import cifar, fetch
-from .catalogue import read
+from .catalogue import bad_images, read
 from .dataset import Dataset, Files
-from .images import open_image, reason
 
 
 @dataclass
@@ -22,8 +22,10 @@ class Checked:
     bad: list[str] = field(default_factory=list)
 
 
-def check(name: str, root: str | Path = "data", progress: Callable[[int, int], None] | None = None) -> Checked:
-    """Read every file of a data set.
+def check(
+    name: str, root: str | Path = "data", progress: Callable[[int, int], None] | None = None, **options: Any
+) -> Checked:
+    """Read every file of a data set, whose ``options`` are `load`'s.
 
     CIFAR is also compared with the digest of the official images.
     """
@@ -32,21 +34,18 @@ def check(name: str, root: str | Path = "data", progress: Callable[[int, int], N
         _check_cifar(name, Path(root), found)
         if found.bad:
             return found
-    found.data = read(name, root)
+    found.data = read(name, root, **options)
     splits = [split for split in (found.data.train, found.data.val, found.data.test) if split is not None]
     files = [split.inputs for split in splits if isinstance(split.inputs, Files)]
     total = sum(map(len, files))
+
+    def count() -> None:
+        found.files += 1
+        if progress:
+            progress(found.files, total)
+
     for part in files:
-        for i in range(len(part)):
-            try:
-                open_image(part.read(i)).pixels(1)
-            except FileNotFoundError:
-                found.bad.append(f"{part.where(i)}: there is no such file")
-            except Exception as error:  # a broken image can make a decoder raise nearly anything
-                found.bad.append(f"{part.where(i)}: {reason(error)}")
-            found.files += 1
-            if progress:
-                progress(found.files, total)
+        found.bad.extend(bad_images(part, thoroughly=True, each=count))
     return found
 
 

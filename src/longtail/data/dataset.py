@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..counts import ClassCounts
-from ..errors import InputError
+from ..errors import InputError, whole
+from .limits import MOST_FILE_BYTES, check_regular, is_regular, shown
 
 Kind = Literal["images", "features", "files"]
+MOST_PIXELS = 4096  # a side
 
 
 class Files:
@@ -45,10 +48,8 @@ class Files:
         origin: str | None = None,
         lines: Sequence[int] | np.ndarray | None = None,
     ) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise InputError(f"size must be a whole number of pixels, got {size!r}")
         self.root = Path(root)
-        self.size = size
+        self.size = whole("size", size, at_least=1, at_most=MOST_PIXELS)
         self.origin = origin
         buffer, ends = bytearray(), array("q")
         for path in paths:
@@ -60,7 +61,7 @@ class Files:
 
     def name(self, i: int) -> str:
         """The path as listed, without the root."""
-        return self._raw(i).decode("utf-8", "surrogateescape")
+        return os.fsdecode(self._raw(i))  # whatever the locale, the same bytes go to the system again
 
     def _raw(self, i: int) -> bytes:
         return self._bytes[self._ends[i - 1] if i else 0 : self._ends[i]].tobytes()
@@ -78,7 +79,8 @@ class Files:
 
     def where(self, i: int) -> str:
         """How a message names file ``i``: its path, and its line where it came from a list."""
-        return str(self[i]) if self.origin is None else f"{self[i]} ({self.origin}, line {self._lines[i]})"
+        path = shown(str(self[i]))
+        return path if self.origin is None else f"{path} ({self.origin}, line {self._lines[i]})"
 
     def take(self, indices: Sequence[int] | Tensor) -> Files:
         chosen = np.asarray(indices, dtype=np.int64)
@@ -89,8 +91,19 @@ class Files:
         digest.update(self._ends.data)
         return digest.digest()
 
+    def exists(self, i: int) -> bool:
+        return is_regular(self[i])
+
     def read(self, i: int) -> bytes:
-        return self[i].read_bytes()
+        with self.open(i) as file:
+            return file.read()
+
+    def open(self, i: int) -> IO[bytes]:
+        """File ``i``; a device or a pipe, which would never end, is refused."""
+        path = self[i]
+        if check_regular(path) > MOST_FILE_BYTES:
+            raise InputError(f"it has more than {MOST_FILE_BYTES >> 20:,} MB")
+        return path.open("rb")
 
     def __getitem__(self, i: int) -> Path:
         if not 0 <= i < len(self):

@@ -24,7 +24,8 @@ from .augment import (
     steps_for_images,
 )
 from .dataset import Files, Split
-from .images import centre, open_image, reason, reduction, resize
+from .images import centre, open_image, reduction, resize
+from .limits import reason
 
 Row = dict[str, Any]  # what was drawn for one sample
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +12,12 @@ from ..errors import InputError
 from .dataset import Files, Split
 from .lists import IMAGENET_MEAN, IMAGENET_STD
 from .profiles import Source
+from .tables import LABEL_COLUMNS, SPLITS, column, csv_rows, csv_table, is_number, sorted_labels, split_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
 # Somebody's images may be signs or text: no mirror unless it is asked for
 AUGMENT = "crop"
-SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+IMAGE_COLUMNS = ("image", "path", "file", "filename", "image_path")
 
 
 def class_folders(
@@ -76,65 +76,58 @@ def csv_file(
     split_column: str | None = None,
     images: str | Path | None = None,
     size: int = 224,
+    columns: Sequence[str] | str | None = None,
 ) -> Source:
-    """A CSV with a header, a column of image paths and one of labels, any strings.
+    """A CSV with a header and a column of labels, any strings: of images, where a column holds paths, or of numbers.
 
     Args:
         image_column: "image", "path", "file", "filename" or "image_path" by default, whichever there is.
         label_column: "label", "class", "target" or "y" by default.
         split_column: "split" by default where there is one; holds train, val or test.
         images: folder that relative paths start from; the CSV's own by default.
+        columns: of a table of numbers, those that are features; all but label and split by default.
     """
+    if not _has_images(path, image_column, images):
+        if size != 224:
+            raise InputError(f"{path} has no column of images, so size does not apply to it")
+        return csv_table(path, label_column=label_column, split_column=split_column, columns=columns)
+    if columns is not None:
+        raise InputError(f"{path} has a column of images, so columns does not apply to it")
+    content = csv_rows(path)
+    _, header = next(content, (0, []))
+    label = column(path, header, label_column, LABEL_COLUMNS, "label")
+    image = column(path, header, image_column, IMAGE_COLUMNS, "image")
+    split = next((name for name in header if name.strip().lower() == "split"), None)
+    if split_column is not None:
+        split = column(path, header, split_column, (), "split")
     rows: dict[str, list[tuple[str, str]]] = {}
     lines: dict[str, list[int]] = {}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = list(reader.fieldnames or [])
-            image = _column(path, columns, image_column, ("image", "path", "file", "filename", "image_path"), "image")
-            label = _column(path, columns, label_column, ("label", "class", "target", "y"), "label")
-            split = "split" if "split" in columns else None
-            if split_column is not None:
-                split = _column(path, columns, split_column, (), "split")
-            for row in reader:
-                key = _split_of(path, reader.line_num, row[split]) if split else "train"
-                if not row[image] or not row[label]:
-                    empty = image if not row[image] else label
-                    raise InputError(f"{path}, line {reader.line_num}: column {empty!r} is empty")
-                rows.setdefault(key, []).append((row[image], row[label]))
-                lines.setdefault(key, []).append(reader.line_num)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as CSV: {getattr(error, 'strerror', None) or error}") from None
+    for line, cells in content:
+        row = dict(zip(header, cells))
+        key = split_of(path, line, row.get(split)) if split else "train"
+        if not row.get(image) or not row.get(label):
+            raise InputError(f"{path}, line {line}: column {image if not row.get(image) else label!r} is empty")
+        rows.setdefault(key, []).append((row[image], row[label]))
+        lines.setdefault(key, []).append(line)
     if "train" not in rows:
         raise InputError(f"{path} has no {'training ' if rows else ''}row")
-    names = _sorted_labels({name for part in rows.values() for _, name in part})
+    names = sorted_labels({name for part in rows.values() for _, name in part})
     return _source(path.stem, path.parent if images is None else Path(str(images)), rows, names, size, str(path), lines)
 
 
-def _column(path: Path, columns: list[str], asked: str | None, usual: Sequence[str], what: str) -> str:
-    wanted = list(usual) if asked is None else [str(asked)]  # the command reads a column called 1 as a number
-    for name in wanted:
-        if name in columns:
-            return name
-    raise InputError(
-        f"{path} has no {what} column {' or '.join(map(repr, wanted))}: "
-        f"its columns are {', '.join(map(repr, columns)) or 'none'}; name it with {what}_column"
-    )
-
-
-def _split_of(path: Path, line: int, value: str | None) -> str:
-    key = (value or "").strip().lower()
-    if key not in SPLITS:
-        raise InputError(f"{path}, line {line}: split {value!r} is none of train, val, test")
-    return SPLITS[key]
-
-
-def _sorted_labels(labels: set[str]) -> list[str]:
-    """In numerical order if all are whole numbers, alphabetical otherwise."""
-    try:
-        return sorted(labels, key=lambda label: (int(label), label))  # 1 and 01 in the same order every time
-    except ValueError:
-        return sorted(labels)
+def _has_images(path: Path, image_column: str | None, images: object) -> bool:
+    """Whether a CSV is of images: it has the column, and what is in it is no number."""
+    rows = csv_rows(path)
+    _, header = next(rows, (0, []))
+    _, first = next(rows, (0, []))
+    if image_column is not None or images is not None or not header:
+        return True
+    found = [k for k, name in enumerate(header) if name.strip().lower() in IMAGE_COLUMNS]
+    others = [k for k, name in enumerate(header) if name.strip().lower() not in (*LABEL_COLUMNS, "split")]
+    if not found and first:
+        # Neither images nor numbers: let the sentence be about the images that are missing where nothing is a number
+        return not any(k < len(first) and is_number(first[k]) for k in others)
+    return not first or any(k >= len(first) or not is_number(first[k]) for k in found)
 
 
 def _source(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import io
-from typing import Any, NamedTuple, Protocol
+import os
+import warnings
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
+MOST_PIXELS = 150_000_000
 
 
 class Pixels(Protocol):
@@ -31,8 +34,19 @@ class Opened(NamedTuple):
 
 
 def open_image(data: bytes) -> Opened:
-    """Read the header; simplejpeg is used for JPEG where installed, and gives the pixels that Pillow gives."""
-    return (_open_simplejpeg(data) if data[:2] == b"\xff\xd8" else None) or _open_pillow(data)
+    """Read the header; simplejpeg is used for JPEG where installed, and gives the pixels that Pillow gives.
+
+    An image of more pixels than anybody's camera has is refused before it is decoded: a few bytes may claim gigabytes.
+    """
+    opened = (_open_simplejpeg(data) if data[:2] == b"\xff\xd8" else None) or _open_pillow(data)
+    _check_size(opened.width, opened.height)
+    return opened
+
+
+def _check_size(width: int, height: int) -> None:
+    if not 0 < width * height <= MOST_PIXELS:
+        size = f"{width:,} × {height:,} pixels"
+        raise ValueError(f"it claims {size}, and at most {MOST_PIXELS:,} are decoded: store it smaller")
 
 
 @functools.cache  # an import that fails is searched for anew each time
@@ -71,10 +85,19 @@ def _open_simplejpeg(data: bytes) -> Opened | None:
     return Opened(width, height, pixels)
 
 
-def _open_pillow(data: bytes) -> Opened:
+def _pillow(file: IO[bytes]) -> Any:
     from PIL import Image
 
-    image = Image.open(io.BytesIO(data))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit is ours
+        try:
+            return Image.open(file)
+        except Image.DecompressionBombError:
+            raise ValueError(f"it claims more than {MOST_PIXELS:,} pixels, which are not decoded") from None
+
+
+def _open_pillow(data: bytes) -> Opened:
+    image = _pillow(io.BytesIO(data))
     width, height = image.size
 
     def pixels(reduce: int, box: Box | None = None) -> np.ndarray:
@@ -128,5 +151,23 @@ def resize(pixels: np.ndarray | Tensor, shape: tuple[int, int]) -> Tensor:
     return interpolate(planes[None], shape, mode="bilinear", antialias=True)[0]
 
 
-def reason(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+def check_image(file: IO[bytes], thoroughly: bool = False) -> None:
+    """Raise what reading it would raise: by its header and its end, or thoroughly by decoding it."""
+    head = file.read(16)
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - 64, 0))
+    doubtful = thoroughly or _cut_off(head, file.read(), size)
+    file.seek(0)
+    if doubtful:
+        open_image(file.read()).pixels(1)
+    else:
+        _check_size(*_pillow(file).size)
+
+
+def _cut_off(head: bytes, tail: bytes, size: int) -> bool:
+    """Whether a file may be truncated: it lacks the end that its format has, or has no known one."""
+    ends = {b"\xff\xd8": b"\xff\xd9", b"\x89PNG": b"IEND\xaeB`\x82", b"GIF8": b";"}
+    for start, end in ends.items():
+        if head.startswith(start):
+            return not tail.endswith(end)
+    return not head.startswith(b"RIFF") or size < 8 + int.from_bytes(head[4:8], "little")

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..counts import ClassCounts
-from ..errors import InputError, unknown
+from ..errors import InputError, one_of, whole
 from . import samplers
 from .augment import Normalise
 from .dataset import Files, Split
@@ -70,12 +70,10 @@ class Loader:
         for what, value, least in (
             ("batch_size", batch_size, 1), ("views", views, 1), ("workers", workers, 0), ("world_size", world_size, 1)
         ):  # fmt: skip
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{what} must be a whole number of at least {least}, got {value!r}")
+            whole(what, value, at_least=least)
         if not 0 <= rank < world_size:
             raise InputError(f"rank must be in [0, {world_size}), got {rank!r}")
-        if sampler not in samplers.SAMPLERS:
-            raise unknown("sampler", sampler, samplers.SAMPLERS)
+        one_of("sampler", sampler, samplers.SAMPLERS)
         samplers.check(sampler, epochs)
         self.split, self.seed, self.train = split, seed, train
         self.sampler, self.epochs = sampler, epochs

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError, unknown
+from ..errors import InputError, real, unknown, whole
 from .dataset import Dataset, Split, fingerprint
+from .limits import shown
 
 Profile = Literal["exp", "step"] | Sequence[int] | None
 
@@ -56,10 +57,8 @@ def _truncate(value: float) -> int:
 
 
 def _check_shape(n_max: int, num_classes: int, ratio: float) -> None:
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 1 <= ratio < float("inf"):
-        raise InputError(f"ratio (largest over smallest class) must be a number of at least 1, got {ratio!r}")
-    if isinstance(n_max, bool) or not isinstance(n_max, int) or n_max < 1:
-        raise InputError(f"n_max (samples of the largest class) must be a whole number of at least 1, got {n_max!r}")
+    real("ratio (largest over smallest class)", ratio, at_least=1)
+    whole("n_max (samples of the largest class)", n_max, at_least=1)
     if _truncate(n_max / ratio) < 1 and num_classes > 1:
         raise InputError(f"ratio {ratio} leaves the rarest class without samples: at most n_max = {n_max} is possible")
 
@@ -113,10 +112,12 @@ def assemble(
     val_per_class: int = 20,
     holdout: float = 0.0,
     test_share: float = 0.2,
+    test_seed: int = 0,
 ) -> Dataset:
     """Cut the splits.
 
-    1. Without a test split, a stratified ``test_share`` of the training data becomes one, whatever the seed.
+    1. Without a test split, a stratified ``test_share`` of the training data becomes one: the same one whatever the
+       seed, another for another ``test_seed``. A class of two or more keeps a test sample and a training sample.
     2. The profile keeps n_i samples of class i; of those it discards, up to ``val_per_class`` a class are validation
        data, unless the source brings its own.
     3. ``holdout`` > 0 moves that share of every class of the *training* data to validation instead: for tuning
@@ -124,26 +125,31 @@ def assemble(
     """
     seed = check_seed(seed)
     for what, share in (("holdout", holdout), ("test_share", test_share)):
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
-            raise InputError(f"{what} must be a share in [0, 1), got {share!r}")
+        real(what, share, at_least=0, below=1)
+    whole("val_per_class", val_per_class, at_least=0)
     train, val, test = source.train, source.val, source.test
     classes, notes = len(source.class_names), list(source.notes)
     if test is None:
         if test_share == 0:
             raise InputError("there is no test split, and test_share = 0 makes none: give one or a share above 0")
-        keep, cut = stratified(train.labels, classes, test_share, seed=0)
+        keep, cut = stratified(train.labels, classes, test_share, check_seed(test_seed))
         train, test = train.take(keep), train.take(cut)
         if len(test) == 0:
             raise InputError(f"{source.name}: there is no test split, and none can be made: every class has one sample")
-        notes.append(f"no test split given: {test_share:.0%} of each class held out ({len(test)} samples)")
+        without = [source.class_names[c] for c in _absent(test.labels, classes) if c in set(train.labels.tolist())]
+        named = ", ".join(without[:5]) + (", …" if len(without) > 5 else "")
+        notes.append(
+            f"no test split given: {test_share:.0%} of each class held out ({len(test)} samples)"
+            + (f"; too few samples for a test one of {len(without)} classes: {shown(named)}" if without else "")
+        )
     if profile is not None:
         order = shuffled_by_class(train.labels, classes, seed)
         counts = profile_counts(profile, [len(positions) for positions in order], ratio, n_max)
         discards = [positions[n:][:val_per_class] for positions, n in zip(order, counts)]
-        whole, train = train, train.take(torch.cat([positions[:n] for positions, n in zip(order, counts)]))
+        everything, train = train, train.take(torch.cat([positions[:n] for positions, n in zip(order, counts)]))
         rest = torch.cat(discards)
         if val is None and len(rest):
-            val = whole.take(rest)
+            val = everything.take(rest)
             short = [label for label, positions in enumerate(discards) if len(positions) < val_per_class]
             notes.append(f"validation: {val_per_class} a class of the samples that the profile discards{_few(short)}")
     if holdout:
@@ -155,6 +161,9 @@ def assemble(
     for what, split in (("training", train), ("validation", val), ("test", test)):
         if split is not None and len(split) == 0:
             raise InputError(f"{source.name}: there is no {what} sample")
+    if len(present := train.labels.unique()) < 2:
+        only = shown(source.class_names[int(present[0])])
+        raise InputError(f"{source.name}: all training samples are of one class, {only!r}: a classifier needs two")
     return Dataset(
         name=source.name,
         train=train,
@@ -182,9 +191,11 @@ def check_seed(seed: int | None) -> int:
     """None is the canonical subset, which is seed 0's."""
     if seed is None:
         return 0
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise InputError(f"seed must be a whole number in [0, 2^32), got {seed!r}")
-    return seed
+    return whole("seed", seed, at_least=0, at_most=2**32 - 1)
+
+
+def _absent(labels: Tensor, classes: int) -> list[int]:
+    return (torch.bincount(labels, minlength=classes) == 0).nonzero().flatten().tolist()
 
 
 def _few(short: list[int]) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ import torch
 from torch import Tensor
 
 from ..counts import ClassCounts, class_counts
+from ..data.arrays import read_arrays
 from ..errors import InputError
 from ..numeric import class_labels, compute_dtype, matrix
 
@@ -185,7 +185,7 @@ class Predictions:
         if path.is_dir():
             return _load_run(path, counts)
         try:
-            tensors = read_tensors(path)
+            tensors = read_arrays(path)
             if counts is not None:
                 tensors["counts"] = counts
             return cls.from_tensors(tensors)
@@ -230,24 +230,3 @@ def read_counts(text: str | Path) -> ClassCounts:
     except (OSError, ValueError) as error:
         reason = str(error) if isinstance(error, InputError) else "that is neither a file nor whole numbers"
         raise InputError(f"cannot read training counts from {text!r}: {reason}; write 500,210,5 or a file") from None
-
-
-def read_tensors(path: Path) -> dict[str, Any]:
-    """The arrays of a ``.safetensors`` or ``.npz`` file by name, unchecked."""
-    if not path.is_file():
-        raise InputError("there is no such file or run folder")
-    if path.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            return dict(load_file(path))
-        except (SafetensorError, OSError, ValueError, KeyError) as error:
-            raise InputError(f"not a readable safetensors file ({str(error).splitlines()[0]})") from None
-    if path.suffix == ".npz":
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(f"not a readable .npz of plain arrays ({str(error).splitlines()[0]})") from None
-    raise InputError("predictions are read from .safetensors, .npz or a run folder")

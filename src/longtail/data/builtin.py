@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..errors import InputError
+from ..errors import InputError, real, whole
 from .dataset import Split
+from .limits import check_memory
 from .profiles import Source, check_seed, shuffled_by_class
 
 TEST_PER_CLASS = 40
@@ -34,16 +35,13 @@ def moons(*, n: int = 1000, tail: float = 0.05, noise: float = 0.1, seed: int | 
     from sklearn.datasets import make_moons
 
     seed = check_seed(seed)
-    if isinstance(n, bool) or not isinstance(n, int) or n < 2:
-        raise InputError(f"n must be a whole number of at least 2, got {n!r}")
-    for what, value in (("tail", tail), ("noise", noise)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise InputError(f"{what} must be a number, got {value!r}")
-    rare = round(n * tail) if 0 < tail < 1 else 0
+    whole("n (points)", n, at_least=2)
+    check_memory(f"moons of n = {n:,} points", 100 * n)
+    real("tail", tail, above=0, below=1)
+    real("noise", noise, at_least=0)
+    rare = round(n * tail)
     if not 0 < rare < n:
         raise InputError(f"tail must be a share in (0, 1) that leaves both classes a point, got {tail!r} of {n}")
-    if not 0 <= noise < float("inf"):
-        raise InputError(f"noise must be a standard deviation of at least 0, got {noise!r}")
     splits: list[Split] = []
     start = 0
     for sizes in ((n - rare, rare), (250, 250), (1000, 1000)):

@@ -1,0 +1,196 @@
+"""Tables of numbers: a CSV or a Parquet file with numeric columns and one of labels."""
+
+from __future__ import annotations
+
+import csv
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .arrays import feature_source, finite, matrix
+from .limits import reason, shown
+from .profiles import Source
+
+LABEL_COLUMNS = ("label", "class", "target", "y", "labels")
+SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+ADVICE = "turn categories into numbers first (pandas.get_dummies, or scikit-learn's OneHotEncoder)"
+
+
+def column(path: Path, columns: Sequence[str], asked: Any, usual: Sequence[str], what: str) -> str:
+    """The column that was asked for, or the first of the usual ones that is there, in whatever case."""
+    if asked is not None:
+        if str(asked) in columns:  # the command reads a column called 1 as a number
+            return str(asked)
+        usual = (str(asked),)
+    for name in usual:
+        for there in columns:
+            if asked is None and there.strip().lower() == name:
+                return there
+    raise InputError(
+        f"{path} has no {what} column {' or '.join(map(repr, usual))}: "
+        f"its columns are {shown(', '.join(map(repr, columns))) or 'none'}; name it with {what}_column"
+    )
+
+
+def split_of(path: Path, line: object, value: object) -> str:
+    key = str("" if value is None else value).strip().lower()
+    if key not in SPLITS:
+        raise InputError(f"{path}, line {line}: split {value!r} is none of train, val, test")
+    return SPLITS[key]
+
+
+def sorted_labels(labels: Iterable[str]) -> list[str]:
+    """In numerical order if all are whole numbers, alphabetical otherwise."""
+    try:
+        return sorted(labels, key=lambda label: (int(label), label))  # 1 and 01 in the same order every time
+    except ValueError:
+        return sorted(labels)
+
+
+def is_number(text: object) -> bool:
+    try:
+        float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and cells of the rows that are not empty, the header first."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            for row in reader:
+                if row:
+                    yield reader.line_num, row
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
+        raise InputError(f"{path} cannot be read as CSV: {reason(error)}") from None
+
+
+def csv_table(path: Path, *, label_column: Any = None, split_column: Any = None, columns: Any = None) -> Source:
+    """A CSV with a header, a column of labels and numbers in all others (or in ``columns``)."""
+    rows = csv_rows(path)
+    _, header = next(rows, (0, []))
+    label, split, used = _roles(path, header, label_column, split_column, columns)
+    at_label, at_split = header.index(label), None if split is None else header.index(split)
+    places = [header.index(name) for name in used]
+    values, labels, splits = array("d"), [], []
+    for line, row in rows:
+        if len(row) != len(header):
+            raise InputError(f"{path}, line {line}: {len(row)} cells where the header has {len(header)}")
+        try:
+            values.extend([float(row[k]) for k in places])
+        except ValueError:
+            k = next(k for k in places if not is_number(row[k]))
+            raise InputError(f"{path}, line {line}: {_not_a_number(header[k], row[k])}") from None
+        if not row[at_label]:
+            raise InputError(f"{path}, line {line}: column {label!r} is empty")
+        labels.append(row[at_label])
+        splits.append("train" if at_split is None else split_of(path, line, row[at_split]))
+    x = np.frombuffer(values, dtype=np.float64).reshape(len(labels), len(used)) if values else np.zeros((0, len(used)))
+    return _source(path, x, labels, splits, label, used)
+
+
+def parquet_table(path: Path, *, label_column: Any = None, split_column: Any = None, columns: Any = None) -> Source:
+    """The same of a Parquet file."""
+    from .parquet import opened
+
+    file = opened(path)
+    header = list(file.schema_arrow.names)
+    label, split, used = _roles(path, header, label_column, split_column, columns)
+    try:
+        read = file.read(columns=[*used, label, *([split] if split else [])], use_threads=False)
+        parts = []
+        for name in used:
+            part = read.column(name)
+            if part.null_count:
+                raise InputError(f"{path}: column {name!r} has {part.null_count} missing values: fill them in first")
+            numbers = part.to_numpy()
+            if numbers.dtype.kind not in "fiub":
+                raise InputError(f"{path}: {_not_a_number(name, numbers[0] if len(numbers) else numbers.dtype)}")
+            parts.append(numbers.astype(np.float64))
+        labels, splits = read.column(label).to_pylist(), read.column(split).to_pylist() if split else []
+    except InputError:
+        raise
+    except Exception as error:  # pyarrow has exceptions of its own
+        raise InputError(f"{path} cannot be read: {reason(error)}") from None
+    if None in labels:
+        raise InputError(f"{path}, row {labels.index(None)}: column {label!r} is empty")
+    x = np.stack(parts, 1) if len(labels) else np.zeros((0, len(used)))
+    where = [split_of(path, row, value) for row, value in enumerate(splits)] or ["train"] * len(labels)
+    return _source(path, x, [_text(y) for y in labels], where, label, used)
+
+
+def table_features(path: Path) -> np.ndarray:
+    """The numbers of a table alone, (N, K), to be classified: without its labels and splits, with or without header."""
+    if path.suffix.lower() == ".parquet":
+        from .parquet import opened
+
+        names = [n for n in opened(path).schema_arrow.names if n.strip().lower() not in (*LABEL_COLUMNS, "split")]
+        return _matrix(path, opened(path).read(columns=names, use_threads=False).to_pylist())
+    rows = list(csv_rows(path))
+    keep = range(len(rows[0][1])) if rows else range(0)
+    if rows and not all(map(is_number, rows[0][1])):
+        header = [name.strip().lower() for name in rows.pop(0)[1]]
+        keep = [k for k, name in enumerate(header) if name not in (*LABEL_COLUMNS, "split")]  # type: ignore[assignment]
+    return _matrix(path, [{k: row[k] if k < len(row) else "" for k in keep} for _, row in rows])
+
+
+def _matrix(path: Path, rows: list[dict[Any, Any]]) -> np.ndarray:
+    for number, row in enumerate(rows):
+        for name, cell in row.items():
+            if not is_number(cell):
+                raise InputError(f"{path} cannot be read: row {number}: {_not_a_number(name, cell)}")
+    return np.array([[float(cell) for cell in row.values()] for row in rows]).reshape(len(rows), -1)
+
+
+def features(path: Path) -> Any:
+    """Features (N, K) from any file that holds some, as a float32 tensor: what `longtail predict` takes."""
+    table = path.suffix.lower() in (".csv", ".parquet")
+    return finite(path, "features", table_features(path) if table else matrix(path))
+
+
+def _roles(
+    path: Path, header: Sequence[str], label_column: Any, split_column: Any, columns: Any
+) -> tuple[str, str | None, list[str]]:
+    """Which column is the label, which the split, and which are features."""
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise InputError(f"{path} has two columns {twice!r}: rename one")
+    label = column(path, header, label_column, LABEL_COLUMNS, "label")
+    split = next((name for name in header if name.strip().lower() == "split"), None)
+    if split_column is not None:
+        split = column(path, header, split_column, (), "split")
+    used = [name for name in header if name not in (label, split)]
+    if columns is not None:
+        wanted = [str(name) for name in (columns if isinstance(columns, (list, tuple)) else str(columns).split(","))]
+        used = [column(path, header, name, (), "feature") for name in wanted]
+    if not used:
+        raise InputError(f"{path} has no column beside the label: there is nothing to learn from")
+    return label, split, used
+
+
+def _not_a_number(name: object, cell: object) -> str:
+    if cell is None or cell == "":
+        return f"column {name!r} is empty: fill in missing values first"
+    return f"column {name!r} holds {shown(str(cell), 40)!r}, which is no number: {ADVICE}, or choose columns=…"
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _source(path: Path, x: np.ndarray, labels: list[str], splits: list[str], label: str, used: list[str]) -> Source:
+    pairs: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    y, of = np.array(labels, dtype=str), np.array(splits, dtype=str)
+    for split in ("train", "val", "test"):
+        if (mine := of == split).any():
+            pairs[split] = x[mine], y[mine]
+    if "train" not in pairs:
+        raise InputError(f"{path} has no {'training ' if pairs else ''}row")
+    note = f"{len(used)} numeric columns ({shown(', '.join(used), 60)}), labels from column {label!r}"
+    return feature_source(path, pairs, sorted_labels(set(labels)), (note,))
