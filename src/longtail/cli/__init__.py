@@ -10,7 +10,7 @@ import typer
 
 from .._version import __version__
 from ..errors import InputError, RunError
-from . import data, export, methods, posthoc, predict, report, train
+from . import data, embed, export, methods, posthoc, predict, report, train
 
 # The root of usage errors: typer's own click, or the click package with older versions of typer
 UsageProblem: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -44,7 +44,7 @@ def _root(
         raise typer.Exit(2)
 
 
-for module in (train, methods, data, report, posthoc, predict, export):
+for module in (train, methods, data, embed, report, posthoc, predict, export):
     module.register(app)
 
 

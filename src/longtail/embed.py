@@ -1,0 +1,346 @@
+"""Embeddings of images by a pretrained backbone, computed once: a cache of small files, each there as a whole or not.
+
+The cache lies in ``$LONGTAIL_CACHE``, else ``$XDG_CACHE_HOME/longtail``, else ``~/.cache/longtail``. Its key is the
+images (names, sizes and times of files; pixels of data in memory), the backbone (its weights too) and its
+preprocessing. How the images are split is no part of it: another holdout or another seed finds the same embeddings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .data import Dataset, Split
+from .data.dataset import Files
+from .data.files import open_image, reason
+from .errors import InputError
+from .models.pretrained import Backbone, Preprocessing
+from .runs.files import cannot_write
+
+SHARD = 512
+Progress = Callable[[int, int], None]
+
+
+def cache_folder() -> Path:
+    """Where embeddings are kept unless another folder is given."""
+    if own := os.environ.get("LONGTAIL_CACHE"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "longtail"
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """A data set as the embeddings of its images.
+
+    Attributes:
+        data: the same splits, names and labels, with features (N, K) as inputs.
+        views: (N of train, V, K), embeddings of random crops of the training images, where there are any.
+        paths: of each split, where its images are files.
+        backbone: plain data that names the backbone and its weights.
+        computed: images embedded now; all others were in the cache.
+        folder: of the cache.
+    """
+
+    data: Dataset
+    views: Tensor | None
+    paths: dict[str, list[str]]
+    backbone: dict[str, Any]
+    computed: int
+    folder: Path
+
+    def save(self, path: str | Path) -> None:
+        """Write an ``.npz`` that `longtail.data.load` reads back as the same splits."""
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise InputError(f"a file of embeddings must end in .npz, got {path.name!r}")
+        arrays: dict[str, Any] = {
+            "class_names": np.array(self.data.class_names), "backbone": np.array(json.dumps(self.backbone))
+        }  # fmt: skip
+        for name, split in _splits(self.data).items():
+            arrays[f"x_{name}"], arrays[f"y_{name}"] = split.inputs.numpy(), split.labels.numpy()  # type: ignore[union-attr]
+            if name in self.paths:
+                arrays[f"paths_{name}"] = np.array([p.encode("utf-8", "surrogateescape") for p in self.paths[name]])
+        if self.views is not None:
+            arrays["views_train"] = self.views.numpy()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _atomically(path, lambda file: np.savez(file, **arrays))
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+
+def embed(
+    data: Dataset,
+    backbone: Backbone,
+    *,
+    views: int = 0,
+    flip: bool = True,
+    batch_size: int = 16,
+    workers: int | None = None,
+    precision: Literal["fp32", "bf16"] = "fp32",
+    device: str | torch.device = "cpu",
+    cache: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Embedded:
+    """Embeddings of all images of a data set, through the cache.
+
+    Args:
+        views: random crops (half of the area or more, sides 3:4 to 4:3) of each training image besides itself.
+        flip: whether views are mirrored with probability ½; not for signs and text.
+        workers: processes that decode; by default one for every two processors, none for a few hundred images.
+        progress: called with the number of images done and that of all.
+    """
+    if data.kind == "features":
+        raise InputError(f"{data.name} holds features already: a backbone takes images")
+    if views < 0:
+        raise InputError(f"views must be a whole number of at least 0, got {views}")
+    images = Images(data, backbone.preprocessing)
+    key = {"format": 1, "images": images.digest(), "backbone": backbone.identity(), "precision": precision}
+    folder = Path(cache or cache_folder()) / "embeddings" / _digest(json.dumps(key, sort_keys=True).encode())[:32]
+    run = _Run(backbone, batch_size, workers, precision, torch.device(device))
+    passes = [_Pass(folder, images, np.arange(len(images)), "all")]
+    train = images.places["train"]
+    name = "" if flip else "-unflipped"
+    for v in range(1, views + 1):
+        of = _digest(train.tobytes())[:8]
+        passes.append(_Pass(folder, images.as_view(v, flip), train, f"view{v}{name}-{of}"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "about.json").exists():
+            text = json.dumps({**key, "data": data.name}, indent=2)
+            _atomically(folder / "about.json", lambda file: file.write(text.encode()))
+        computed = _compute(passes, run, progress)
+        whole, *seen = [step.read(backbone.embedding_size) for step in passes]
+    except OSError as error:
+        raise cannot_write(folder / "embeddings", error) from error
+    splits = {
+        split: replace(old, inputs=torch.from_numpy(whole[images.places[split]]), mean=None, std=None)
+        for split, old in _splits(data).items()
+    }
+    new = replace(data, train=splits["train"], val=splits.get("val"), test=splits["test"])
+    paths = {n: old.inputs.names() for n, old in _splits(data).items() if isinstance(old.inputs, Files)}
+    stacked = torch.from_numpy(np.stack(seen, 1)) if seen else None
+    return Embedded(new, stacked, paths, backbone.identity(), computed, folder)
+
+
+def _splits(data: Dataset) -> dict[str, Split]:
+    found = {"train": data.train, "val": data.val, "test": data.test}
+    return {name: split for name, split in found.items() if split is not None}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class Images:
+    """All images of a data set as one list, whatever the split; decoded and prepared on demand, in workers too.
+
+    ``places`` has each split's positions in the list. Files stand in the order of their names.
+    """
+
+    def __init__(self, data: Dataset, how: Preprocessing) -> None:
+        self.how, self.view, self.flip = how, 0, False
+        splits = _splits(data)
+        self.parts = [split.inputs for split in splits.values()]
+        self.part = np.repeat(np.arange(len(self.parts)), [len(p) for p in self.parts])
+        self.row = np.concatenate([np.arange(len(p)) for p in self.parts])
+        if data.kind == "files":
+            names = [n for p in self.parts if isinstance(p, Files) for n in p.names()]
+            order = np.array(sorted(range(len(names)), key=names.__getitem__))
+            self.part, self.row = self.part[order], self.row[order]
+        self.places = {name: np.empty(len(split), np.int64) for name, split in splits.items()}
+        for i, name in enumerate(splits):
+            here = np.flatnonzero(self.part == i)
+            self.places[name][self.row[here]] = here
+
+    def as_view(self, view: int, flip: bool) -> Images:
+        """The same list, each image as its random crop number ``view``."""
+        other = copy(self)
+        other.view, other.flip = view, flip
+        return other
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def digest(self) -> str:
+        """Of the names, sizes and times of files, or of the pixels in memory."""
+        found = hashlib.sha256()
+        for p, i in zip(self.part, self.row):
+            part = self.parts[p]
+            if isinstance(part, Files):
+                try:
+                    about = part[i].stat()
+                except OSError:
+                    raise InputError(f"there is no image {part.where(i)}") from None
+                found.update(
+                    f"{part.name(i)}\0{about.st_size} {about.st_mtime_ns}\0".encode("utf-8", "surrogateescape")
+                )
+            else:
+                found.update(part[i].numpy().data)
+        return found.hexdigest()
+
+    def __getitem__(self, ids: np.ndarray) -> Tensor | str:
+        """uint8 (B, 3, S, S), or the sentence that says what is wrong."""
+        try:
+            return torch.stack([self._read(int(i)) for i in ids])
+        except InputError as error:
+            return str(error)
+
+    def _read(self, i: int) -> Tensor:
+        part, row = self.parts[self.part[i]], int(self.row[i])
+        if not isinstance(part, Files):
+            return self._prepare(part[row].expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy(), i)
+        try:
+            image = open_image(part[row].read_bytes())
+            # Decoded smaller where that leaves twice the pixels needed: faster, and hardly another image
+            short, need = min(image.width, image.height), 2 * self.how.needed
+            reduce = 1 if self.view else max(k for k in (1, 2, 4, 8) if k == 1 or short // k >= need)
+            return self._prepare(np.ascontiguousarray(image.pixels(reduce)), i)
+        except FileNotFoundError:
+            raise InputError(f"there is no image {part.where(row)}") from None
+        except Exception as error:  # a broken image can make a decoder raise nearly anything
+            raise InputError(f"{part.where(row)} is no readable image: {reason(error)}") from None
+
+    def _prepare(self, image: np.ndarray, i: int) -> Tensor:
+        if not self.view:
+            return self.how.pixels(image)
+        rng = np.random.default_rng([self.view, i])
+        height, width = image.shape[:2]
+        share, shape = rng.uniform(0.5, 1), (4 / 3) ** rng.uniform(-1, 1)
+        h = min(max(round((height * width * share / shape) ** 0.5), 1), height)
+        w = min(max(round((height * width * share * shape) ** 0.5), 1), width)
+        top, left = rng.integers(height - h + 1), rng.integers(width - w + 1)
+        part = image[top : top + h, left : left + w]
+        if self.flip and rng.random() < 0.5:
+            part = part[:, ::-1]
+        return replace(self.how, short=None).pixels(np.ascontiguousarray(part))
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Some of the images, in one form, and their shards in the cache."""
+
+    folder: Path
+    images: Images
+    ids: np.ndarray
+    name: str
+
+    def shard(self, number: int) -> Path:
+        return self.folder / f"{self.name}-{number:05d}.npy"
+
+    def shards(self) -> Iterator[tuple[int, np.ndarray]]:
+        for number, start in enumerate(range(0, len(self.ids), SHARD)):
+            yield number, self.ids[start : start + SHARD]
+
+    def stored(self, number: int, rows: int, width: int) -> np.ndarray | None:
+        """A shard, or None where there is none or it is broken."""
+        try:
+            found: np.ndarray = np.load(self.shard(number), allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return None
+        return found if found.shape == (rows, width) and found.dtype == np.float32 else None
+
+    def read(self, width: int) -> np.ndarray:
+        parts = [self.stored(number, len(ids), width) for number, ids in self.shards()]
+        whole = [part for part in parts if part is not None]
+        if len(whole) < len(parts):
+            raise OSError(None, "an embedding vanished while it was read")
+        return np.concatenate(whole)
+
+
+@dataclass(frozen=True)
+class _Run:
+    backbone: Backbone
+    batch_size: int
+    workers: int | None
+    precision: str
+    device: torch.device
+
+    def embeddings(self, images: Images, ids: np.ndarray) -> Iterator[np.ndarray]:
+        """Of the images at ``ids``, a batch at a time, in order."""
+        cut = range(0, len(ids), self.batch_size)
+        half = self.precision == "bf16"
+        network = self.backbone.to(self.device)
+        for pixels in self._decoded(images, [ids[i : i + self.batch_size] for i in cut]):
+            if isinstance(pixels, str):
+                raise InputError(pixels)
+            x = self.backbone.preprocessing.normalise(pixels.to(self.device))
+            with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+                z = network(x.to(memory_format=torch.channels_last))
+            z = z.float().cpu()
+            if not bool(torch.isfinite(z).all()):
+                raise InputError(f"backbone {self.backbone.name!r} gives embeddings that are not finite")
+            yield z.numpy()
+
+    def _decoded(self, images: Images, batches: list[np.ndarray]) -> Iterator[Tensor | str]:
+        workers = self.workers
+        if workers is None:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            workers = min(cores // 2, 8) if len(batches) > 8 else 0
+        if workers == 0:
+            return map(images.__getitem__, batches)
+        from torch.utils.data import DataLoader
+
+        source: Any = images  # indexed by whole batches, which DataLoader does not know
+        loader: Any = DataLoader(source, batch_size=None, sampler=batches, num_workers=workers, collate_fn=_unchanged)
+        return iter(loader)
+
+
+def _unchanged(result: Any) -> Any:
+    return result
+
+
+def _compute(passes: list[_Pass], run: _Run, progress: Progress | None) -> int:
+    """Embed what is not in the cache yet, a shard at a time; a process that dies loses one shard at most."""
+    width = run.backbone.embedding_size
+    todo = [
+        (step, [(n, ids) for n, ids in step.shards() if step.stored(n, len(ids), width) is None]) for step in passes
+    ]
+    total = sum(len(ids) for _, shards in todo for _, ids in shards)
+    done = 0
+    for step, shards in todo:
+        if not shards:
+            continue
+        # One stream over all shards: workers decode the next one's images while this one is written
+        stream = run.embeddings(step.images, np.concatenate([ids for _, ids in shards]))
+        kept = np.empty((0, width), np.float32)
+        for number, ids in shards:
+            parts = [kept]
+            while sum(map(len, parts)) < len(ids):
+                parts.append(next(stream))
+                done += len(parts[-1])
+                if progress is not None:
+                    progress(done, total)
+            found = np.concatenate(parts)
+            shard, kept = np.ascontiguousarray(found[: len(ids)]), found[len(ids) :]
+            _atomically(step.shard(number), partial(_save, shard))
+    return total
+
+
+def _save(array: np.ndarray, file: Any) -> None:
+    np.save(file, array)
+
+
+def _atomically(path: Path, write: Callable[[Any], Any]) -> None:
+    """Through a file of this process's own beside ``path``: two that do the same work do not harm each other."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
+        try:
+            write(file)
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
