@@ -24,7 +24,7 @@ from torch import Tensor
 
 from .data import Dataset, Split
 from .data.dataset import Files
-from .data.files import open_image, reason
+from .data.images import open_image, reason, reduction
 from .errors import InputError
 from .models.pretrained import Backbone, Preprocessing
 from .runs.files import cannot_write
@@ -204,10 +204,10 @@ class Images:
         if not isinstance(part, Files):
             return self._prepare(part[row].expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy(), i)
         try:
-            image = open_image(part[row].read_bytes())
+            image = open_image(part.read(row))
             # Decoded smaller where that leaves twice the pixels needed: faster, and hardly another image
-            short, need = min(image.width, image.height), 2 * self.how.needed
-            reduce = 1 if self.view else max(k for k in (1, 2, 4, 8) if k == 1 or short // k >= need)
+            short = min(image.width, image.height)
+            reduce = 1 if self.view else reduction(short, 2 * self.how.needed)
             return self._prepare(np.ascontiguousarray(image.pixels(reduce)), i)
         except FileNotFoundError:
             raise InputError(f"there is no image {part.where(row)}") from None
