@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longtail.report import html
-from longtail.runs import read as runs
+from longtail.runs.read import find
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -26,14 +25,12 @@ def cell(values) -> str:
 def accuracies(data: str) -> dict[str, dict[int, list[float]]]:
     """Balanced accuracy, head, torso and tail of the runs in results/DATA, by method as the command has it and seed."""
     values: dict[str, dict[int, list[float]]] = defaultdict(dict)
-    for folder in sorted((RESULTS / data).iterdir()):
-        config = json.loads((folder / "config.json").read_text())
-        memory = config["knobs"].get("memory")
-        name = f"{config['method']} --set memory={memory}" if memory else config["method"]
-        test = json.loads((folder / "summary.json").read_text())["test"]
-        groups = [test["groups"][g]["accuracy"] for g in ("head", "torso", "tail")]
-        assert config["seed"] not in values[name], "one comparison a folder: other settings belong elsewhere"
-        values[name][config["seed"]] = [test["balanced"], *groups]
+    bundle = RESULTS / f"{data}.jsonl"
+    for run in find([bundle if bundle.exists() else RESULTS / data]).runs:
+        memory = run.config.knobs.get("memory")
+        name = f"{run.method} --set memory={memory}" if memory else run.method
+        assert run.seed not in values[name], "one comparison a folder: other settings belong elsewhere"
+        values[name][run.seed] = [run.balanced, *(run.group_accuracy(g) for g in ("head", "torso", "tail"))]
     return values
 
 
@@ -90,12 +87,6 @@ def test_no_measurement_is_typed_into_prose(page):
     assert set(typed) <= COMPUTED
 
 
-def test_the_page_of_results_is_generated_from_the_results(tmp_path):
-    report = html.write(runs.find([RESULTS]), tmp_path / "report")
-    html.write_docs(report, tmp_path / "results.md")
-    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
-
-
 def ablation():
     spec = importlib.util.spec_from_file_location("ablation", ROOT / "benchmarks" / "ablation.py")
     module = importlib.util.module_from_spec(spec)
@@ -120,15 +111,20 @@ def test_the_ablation_was_tuned_on_validation_data_with_other_seeds(path):
     assert not re.search(r"/(tmp|home|root|work)/", json.dumps(found)), "no path of somebody's machine"
 
 
-@pytest.mark.parametrize("folder", sorted(p.parent for p in RESULTS.rglob("config.json")), ids=lambda p: p.name)
-def test_every_result_says_how_it_was_made(folder):
-    config, environment = (json.loads((folder / f).read_text()) for f in ("config.json", "environment.json"))
-    assert config["seed"] >= 0
-    assert config["epochs"] >= 1
-    assert config["recipe"]
-    assert re.fullmatch(r"[0-9a-f]{40}", environment["git"]), "made from a clean, committed tree"
-    assert environment["machine"]["cores"]
-    assert not re.search(r"/(tmp|home|root|work)/", json.dumps([config, environment])), "no path of somebody's machine"
+def test_every_result_says_how_it_was_made():
+    found = find([RESULTS])
+    assert found.skipped == []
+    for run in found.runs:
+        assert run.seed >= 0, run.path
+        assert run.epochs >= 1, run.path
+        assert run.recipe, run.path
+        assert re.fullmatch(r"[0-9a-f]{40}", run.environment.git), f"{run.path}: made from a clean, committed tree"
+        assert run.environment.machine["cores"], run.path
+
+
+def test_no_path_of_somebody_s_machine_is_in_the_results():
+    for path in (p for p in RESULTS.rglob("*") if p.suffix in (".json", ".jsonl")):
+        assert not re.search(r"/(tmp|home|root|work)/", path.read_text()), path
 
 
 def test_results_stay_small():

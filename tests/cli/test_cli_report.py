@@ -56,20 +56,43 @@ def test_report_refuses_in_one_sentence(argv, tmp_path, longtail, monkeypatch):
     assert not (tmp_path / "report").exists()
 
 
-def test_report_writes_the_page_for_the_documentation(tmp_path, longtail):
+def test_report_brings_a_page_of_documentation_up_to_date(tmp_path, longtail):
     for method in ("ce", "logadj"):
         bare(make_run(tmp_path / "runs" / method, method))
     docs = tmp_path / "docs" / "results.md"
+    docs.parent.mkdir()
+    some = '{"columns": ["Method", "Balanced accuracy"], "rows": ["CE"]}'
+    docs.write_text(
+        f"# Mine\n\n<!-- table:results-digits-lt {some} -->\nold\n<!-- /table -->\n\n"
+        "![bars](figures/figure2-groups-digits-lt.png)\n"
+    )
     code, out, _ = longtail("report", tmp_path / "runs", "--out", tmp_path / "report", "--docs", docs)
     assert code == 0
     assert str(docs) in out
     text = docs.read_text()
     balanced = json.loads((tmp_path / "runs" / "ce" / "summary.json").read_text())["test"]["balanced"]
-    assert f"| CE | {100 * balanced:.2f} |" in text
-    assert "(figures/figure2-groups-digits-lt.png)" in text
-    assert (docs.parent / "figures" / "figure2-groups-digits-lt.png").is_file()
-    assert "**Confirmed:**" in text
-    assert str(tmp_path) not in text
+    table = f"| Method | Balanced accuracy |\n| --- | --- |\n| CE | {100 * balanced:.2f} |"
+    assert text.startswith(f"# Mine\n\n<!-- table:results-digits-lt {some} -->\n{table}\n<!-- /table -->\n\n![bars]")
+    assert [p.name for p in (docs.parent / "figures").iterdir()] == ["figure2-groups-digits-lt.png"]
+    docs.write_text("<!-- table:no-such -->\n<!-- /table -->")
+    code, _, err = longtail("report", tmp_path / "runs", "--out", tmp_path / "report", "--docs", docs)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "'no-such'" in err
+
+
+def test_a_bundle_is_read_as_the_folders_it_was_made_of(tmp_path, longtail):
+    for method in ("ce", "logadj"):
+        bare(make_run(tmp_path / "runs" / method, method))
+    bundle = tmp_path / "all.jsonl"
+    code, out, _ = longtail("report", tmp_path / "runs", "--out", tmp_path / "one", "--bundle", bundle)
+    assert (code, len(bundle.read_text().splitlines())) == (0, 2)
+    assert str(bundle) in out
+    assert longtail("report", bundle, "--out", tmp_path / "two")[0] == 0
+    for name in ("results-digits-lt.csv", "claims-digits-lt.csv", "reproduce.csv"):
+        one, two = ((tmp_path / out / "tables" / name).read_text() for out in ("one", "two"))
+        assert one == two
+    code, _, err = longtail("report", tmp_path / "runs", "--bundle", tmp_path / "all.zip", "--out", tmp_path / "three")
+    assert (code, "must name a file that ends in .jsonl" in err) == (2, True)
 
 
 def test_evaluate_a_run_prints_its_tables(tmp_path, longtail):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from longtail.cli import main
-from longtail.report import drawing, html
+from longtail.report import page
 from longtail.runs.read import find
 
 
@@ -26,15 +26,13 @@ def test_two_trained_runs_give_figure_1_and_a_page(tmp_path, monkeypatch, capsys
     assert sorted(run.method for run in found.runs) == ["elm", "logadj"]
     assert found.skipped == []
     assert all(run.missing == () and len(run.metrics) == 2 for run in found.runs)
-    made = html.write(found, "report")
-    (section,) = made.sections
-    assert drawing._moons(section.data) is not None  # the very training data, made again
-    captions = [d.caption for d in section.drawings]
-    assert captions[0].startswith("Figure 1. Training data and two-dimensional training embeddings")
-    page = made.index.read_text()
-    assert "longtail train elm --data moons" in page
-    alive = next(t for t in section.tables if t.slug == "alive-moons")
-    assert [row[0] for row in alive.rows] == ["ELM"]
-    claims = next(t for t in section.tables if t.slug == "claims-moons")
+    made = page.make(found)
+    first = made.pictures[0]
+    assert first.caption.startswith("Figure 1. Training data and two-dimensional training embeddings")
+    assert first.make().axes[0].get_title() == "Training data"  # the very training data, made again
+    assert "longtail train elm --data moons" in page.write(made, "report").read_text()
+    tables = {table.slug: table for table in made.tables}
+    assert [row[0] for row in tables["alive-moons"].rows] == ["ELM"]
+    claims = tables["claims-moons"]
     assert claims.rows[0][3] != "not tested"
     assert claims.rows[0][4] == "paired over test samples"

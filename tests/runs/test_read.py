@@ -7,8 +7,9 @@ import pytest
 
 from fake_runs import SMALL, edit, make_run
 from longtail.errors import InputError
-from longtail.report.grouping import Stat, datasets, knob_text
-from longtail.runs.read import find
+from longtail.report.grouping import datasets, knob_text
+from longtail.report.table import Stat
+from longtail.runs.read import find, read, write_bundle
 
 
 def labels(found):
@@ -36,8 +37,27 @@ BAD = {
     "newer summary": (lambda p: edit(p, "summary.json", format=99), "newer longtail"),
     "another program's": (lambda p: (p / "config.json").write_text('{"model_type": "bert"}'), "not a run of longtail"),
     "format a word": (lambda p: edit(p, "config.json", format="one"), "no readable format"),
-    "no counts": (lambda p: edit(p, "split.json", counts="many"), "training counts"),
-    "no accuracy": (lambda p: edit(p, "summary.json", test={"balanced": None}), "balanced test accuracy"),
+    "no counts": (lambda p: edit(p, "split.json", counts="many"), "counts must be a list"),
+    "no accuracy": (
+        lambda p: edit(p, "summary.json", test={"balanced": None}),
+        "test.balanced must be a finite number",
+    ),
+    "no test": (lambda p: edit(p, "summary.json", test=None), "test must be a mapping, got None"),
+    "words for numbers": (
+        lambda p: edit(p, "summary.json", diagnostics={"dmax": {"mean": "far"}}),
+        "summary.json is damaged (diagnostics.dmax.mean must be a finite number, got 'far')",
+    ),
+    "not a number": (lambda p: (p / "summary.json").write_text('{"format": NaN}'), "it holds NaN, which is not JSON"),
+    "endless": (lambda p: edit(p, "summary.json", diagnostics={"tsne": {"x": [1e999]}}), "Infinity"),
+    "too large": (lambda p: edit(p, "config.json", seed=10**30), "seed must be a whole number"),
+    "nested": (lambda p: (p / "split.json").write_text("[" * 100_000), "split.json cannot be read (it is nested too"),
+    "labels": (lambda p: edit(p, "summary.json", diagnostics={"labels": [0, 99]}), "labels beyond the 6 classes"),
+    "other names": (lambda p: edit(p, "split.json", class_names=["a"]), "does not name each of the 6 classes"),
+    "negative": (lambda p: edit(p, "split.json", counts=[1, -2]), "training counts"),
+    "seed a list": (lambda p: edit(p, "config.json", seed=[0]), "seed must be a whole number, got a list"),
+    "method a number": (lambda p: edit(p, "config.json", method=5), "method must be a text"),
+    "data a word": (lambda p: edit(p, "config.json", data="digits"), "data must be a mapping"),
+    "uneven": (lambda p: edit(p, "summary.json", tradeoff={"tau": [0.0], "head": [1.0, 0.5]}), "unequal columns"),
     "short": (lambda p: edit(p, "summary.json", test={"balanced": 0.5, "per_class": [1.0]}), "each of the 6 classes"),
 }
 
@@ -54,6 +74,43 @@ def test_a_bad_run_is_named_and_skipped(case, tmp_path):
     assert reason in skipped.reason
     with pytest.raises(InputError, match="no readable run"):
         find([tmp_path / "bad"])
+    with pytest.raises(InputError) as refused:
+        read(tmp_path / "bad")
+    assert len(str(refused.value).splitlines()) == 1
+    assert str(tmp_path / "bad") in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"command": 3}', '{"resumed": 1e400}', "\x00", "[]"])
+def test_a_damaged_environment_or_line_of_metrics_is_said_and_the_run_is_read(text, tmp_path):
+    run = make_run(tmp_path / "a", "ce")
+    (run / "environment.json").write_text(text)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(text.replace("{", '{"epoch": "x", ') + "\n")
+    found = read(run)
+    assert "environment.json" in found.missing[0]
+    assert found.missing[1] == "1 unreadable line in metrics.jsonl"
+
+
+def test_a_bundle_holds_many_runs_and_bad_lines_are_named(tmp_path):
+    folders = [make_run(tmp_path / "runs" / name, name) for name in ("ce", "elm", "logadj")]
+    edit(folders[2], "summary.json", format=2)
+    bundle = tmp_path / "some.jsonl"
+    assert write_bundle([tmp_path / "runs"], bundle) == 2
+    with bundle.open("a") as file:
+        file.write(
+            '{"run": "torn", "config"\n'
+            '{"format": 1, "run": "new", "config": {"format": 9, "method": "x", "data": {}}}\n'
+        )
+    found = find([tmp_path / "some.jsonl"])
+    assert [run.path for run in found.runs] == [bundle / "ce", bundle / "elm"]
+    assert [read(folder).summary for folder in folders[:2]] == [run.summary for run in found.runs]
+    assert [read(folder).metrics for folder in folders[:2]] == [run.metrics for run in found.runs]
+    assert [(s.path.name, s.reason.split(" (")[0]) for s in found.skipped] == [
+        ("line 3", "it is not a run of a bundle: write the bundle again"),
+        ("new", "it was made by a newer longtail"),
+    ]
+    (tmp_path / "noise.jsonl").write_bytes(b"\xff\xfe")
+    assert "cannot be read" in find([tmp_path / "runs", tmp_path / "noise.jsonl"]).skipped[-1].reason
 
 
 def test_what_is_no_run_at_all(tmp_path):
@@ -76,9 +133,9 @@ def test_metrics_and_environment_may_be_missing_and_that_is_said(tmp_path):
     (run / "environment.json").unlink()
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 4, "lo')
-    (read,) = find([run]).runs
-    assert read.missing == ("no environment.json", "1 unreadable line in metrics.jsonl")
-    assert len(read.metrics) == 3
+    found = read(run)
+    assert found.missing == ("no environment.json", "1 unreadable line in metrics.jsonl")
+    assert len(found.metrics) == 3
 
 
 def test_seeds_of_one_configuration_are_one_group(tmp_path):
@@ -91,7 +148,7 @@ def test_seeds_of_one_configuration_are_one_group(tmp_path):
     (data,) = datasets(found.runs)
     group = next(g for g in data.groups if g.label == "ELM · 3 epochs")
     assert [run.seed for run in group.runs] == [0, 1, 2]
-    values = [run.number("test", "balanced") for run in group.runs]
+    values = [run.balanced for run in group.runs]
     mean = sum(values) / 3
     assert group.balanced.mean == pytest.approx(mean)
     assert group.balanced.std == pytest.approx(math.sqrt(sum((v - mean) ** 2 for v in values) / 2))
@@ -144,7 +201,7 @@ def test_comparisons_of_two_lengths_stand_apart_and_single_runs_join_their_lengt
     assert [g.first.path.name for g in short.groups] == ["ce-3", "short-alone", "elm-3"]
     assert short.groups[1].label.startswith("LogAdj · ")
     assert "lr 0.7" in short.groups[1].label
-    assert [g.label for g in short.alike] == ["CE", "ELM"]
+    assert [g.label for g in short.comparable] == ["CE", "ELM"]
     names = {g.first.path.name: g.label for g in long.groups}
     assert names == {"ce-6": "CE", "elm-6": "ELM", "alone": "ELM · 4 epochs · fp32 · recipe strong"}
 

@@ -281,7 +281,7 @@ def _sweep_table(title: str, rows: dict[str, list[dict[str, Any]]]) -> None:
 def _report(outcomes: Sequence[Outcome], out: Path) -> None:
     paths = [outcome.path for outcome in outcomes if outcome.path is not None]
     if paths:
-        from ..report.html import build
+        from ..report.page import build
 
         typer.echo(f"report: {build(paths, out / 'report')}")
 

@@ -22,24 +22,36 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Run folders, or folders of them.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the page, tables and figures.")] = Path("report"),
     docs: Annotated[
-        Path | None, typer.Option("--docs", metavar="FILE", help="Also write a page of results in Markdown.")
+        Path | None, typer.Option("--docs", metavar="FILE", help="Also bring the tables of a Markdown page up to date.")
+    ] = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", metavar="FILE", help="Also put the runs' small files into one .jsonl.")
     ] = None,
 ) -> None:
     """Make one page of tables, figures and the paper's claims from any mixture of runs; its path is printed last.
 
     Folders that are no finished run, or come from a newer version, are named and skipped.
     """
-    from ..report import html
-    from ..runs.read import find
+    from ..errors import InputError
+    from ..report import markdown, page
+    from ..runs.read import BUNDLE, find, write_bundle
 
+    if bundle is not None and bundle.suffix != BUNDLE:
+        raise InputError(f"--bundle must name a file that ends in {BUNDLE}, got {bundle.name!r}")
+    if docs is not None and not docs.is_file():
+        raise InputError(f"{docs} does not exist: --docs takes a Markdown page with tables between comments")
     found = find(runs)
     for skipped in found.skipped:
         typer.echo(f"warning: {skipped}", err=True)
-    made = html.write(found, out)
+    made = page.make(found)
+    index = page.write(made, out)
     if docs is not None:
-        html.write_docs(made, docs)
+        markdown.update(docs, made, out / "figures")
         typer.echo(str(docs))
-    typer.echo(str(made.index))
+    if bundle is not None:
+        write_bundle(runs, bundle)
+        typer.echo(str(bundle))
+    typer.echo(str(index))
 
 
 def evaluate(
@@ -57,37 +69,26 @@ def evaluate(
     training samples as `train_logits`, `train_labels`, `train_embeddings`, and `counts` (C,).
     """
     from ..errors import InputError
-    from ..report import details, html, tables
-    from ..report.grouping import datasets
-    from ..runs.read import Found
+    from ..report import page
+    from ..runs.read import Found, read
 
     if not source.exists():
         raise InputError(f"{source} does not exist: give a run folder, or a file of predictions (.npz, .safetensors)")
     if source.is_dir() and counts is not None:
         raise InputError("--counts is for files of predictions: a run folder has its own")
-    run = _run(source) if source.is_dir() else _foreign(source, counts)
-    (data,) = datasets([run])
-    for table in (tables.breakdown(data), *details.optional(data)):
+    run = read(source) if source.is_dir() else _foreign(source, counts)
+    made = page.make(Found([run], []))
+    for table in page.of_one_run(made):
         typer.echo(f"{table.title}\n\n{table.plain()}")
     if out is not None:
-        typer.echo(str(html.write(Found([run], []), out).index))
-
-
-def _run(folder: Path) -> Run:
-    from ..errors import InputError
-    from ..runs.read import UnreadableError, read
-
-    try:
-        return read(folder)
-    except UnreadableError as error:
-        raise InputError(f"{folder} cannot be evaluated: {error}") from None
+        typer.echo(str(page.write(made, out)))
 
 
 def _foreign(path: Path, counts: str | None) -> Run:
     """A file of predictions as a run that was trained elsewhere."""
     from ..errors import InputError
     from ..evaluate.predictions import Predictions, read_counts
-    from ..runs.read import FORMAT, Run
+    from ..runs.read import FORMAT, from_data
     from ..summary import summarise
 
     predictions = Predictions.load(path, None if counts is None else read_counts(counts))
@@ -109,7 +110,8 @@ def _foreign(path: Path, counts: str | None) -> Run:
         summary = summarise(predictions, known)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    return Run(path, config, split, summary, missing=("predictions from elsewhere",))
+    raw = {"config": config, "split": split, "summary": summary, "missing": ["predictions from elsewhere"]}
+    return from_data(path, raw)
 
 
 def _are_probabilities(logits: Tensor) -> bool:

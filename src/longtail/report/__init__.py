@@ -1,4 +1,5 @@
-"""From run folders to tables, figures and one page: nothing here sees a model or data, the five small files suffice.
+"""From runs to tables, figures and one page: nothing here sees a model, the five small files of a run suffice.
 
-``html.build(paths, out)`` makes the report; ``figures`` and ``tables`` can be used on their own.
+``page.build(paths, out)`` writes the report; ``page.make(found)`` is the report as a value, ``figures`` and ``tables``
+can be used on their own.
 """

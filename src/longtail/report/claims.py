@@ -8,27 +8,28 @@ would be needed. A claim is tested at the methods' default knobs and under equal
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..runs.read import Run, as_number, circumstances
-from . import tradeoff
-from .differences import (
+from ..runs.read import Run, circumstances
+from ..runs.schema import Numbers
+from . import paper, tradeoff
+from .comparison import (
     Difference,
     accuracy_difference,
     accuracy_of,
-    luck,
     pair,
     paired_runs,
     partner,
     rate_difference,
+    spread_of_training,
     value_difference,
 )
 from .grouping import SHORT, DataSet, Group, knob_text, slug
-from .tables import Table
+from .table import Cell, Table
 
 NOT_TESTED = "not tested"
 HOLDS = "holds"
@@ -74,8 +75,8 @@ def check(data: DataSet) -> list[Claim]:
     return found
 
 
-def table(data: DataSet) -> Table:
-    rows: list[list[Any]] = [[c.text, c.where, c.number, c.verdict, c.note] for c in check(data)]
+def table(data: DataSet, claims: Sequence[Claim]) -> Table:
+    rows: list[list[Cell]] = [[c.text, c.where, c.number, c.verdict, c.note] for c in claims]
     columns = ["The paper's claim", "Where", "Our number", "Verdict", "Remark"]
     return Table(f"claims-{slug(data.title)}", f"The paper's claims on {data.title}", columns, rows, RULE)
 
@@ -93,7 +94,7 @@ def _compared(data: DataSet, text: str, where: str, first: str, second: str, par
 def _above(data: DataSet, first: Group, second: Group, part: str = "balanced") -> Difference | None:
     """Accuracy of the first less that of the second, over test samples and seeds."""
     found = accuracy_difference(first, second, part)
-    return found and found.widened(luck(data, first, second, lambda run: accuracy_of(run, part)))
+    return found and found.widened(spread_of_training(data, first, second, lambda run: accuracy_of(run, part)))
 
 
 def _verdict(text: str, where: str, difference: Difference | None) -> Claim:
@@ -149,10 +150,11 @@ def _margin_claims(data: DataSet) -> Iterator[Claim]:
 
 def _variance_claim(data: DataSet, text: str, elm: Group, other: Group, split: str) -> Claim:
     where = "Figures 3 and 6"
-    ours, theirs = (_class_values(g.runs, "margin_variance", split) for g in (elm, other))
+    variance = lambda run: run.diagnostics.margin_variance.get(split)  # noqa: E731
+    ours, theirs = (_class_values(g.runs, variance) for g in (elm, other))
     if ours is None or theirs is None:
         return Claim(text, where, "–", NOT_TESTED, f"the summaries hold no margin variances of {split} samples")
-    each = [_class_values([run], "margin_variance", split) for run in (*elm.runs, *other.runs)]
+    each = [_class_values([run], variance) for run in (*elm.runs, *other.runs)]
     both = np.all([values > 0 for values in each if values is not None], 0)  # NaN (a class without samples) is false
     if both.sum() < 2:
         return Claim(text, where, "–", NOT_TESTED, "fewer than two classes have a margin variance in both")
@@ -160,14 +162,14 @@ def _variance_claim(data: DataSet, text: str, elm: Group, other: Group, split: s
 
     def size(run: Run) -> float | None:
         """How large a run's margin variances are, as a logarithm."""
-        values = _class_values([run], "margin_variance", split)
+        values = _class_values([run], variance)
         return None if values is None or not (values[both] > 0).all() else float(np.log(values[both]).mean())
 
     seeds = value_difference(other, elm, size)
     assert seeds is not None  # in the classes of ``both`` every run has a variance
     how = "geometric mean over classes; not independent of the logits' scale"
     found = Difference(*_interval(-logs), seeds.by_seed, how)
-    found = found.widened(luck(data, elm, other, size))
+    found = found.widened(spread_of_training(data, elm, other, size))
     ends = [math.exp(-v) for v in (found.value, found.high or 0.0, found.low or 0.0)]
     number = "variance × {:.3f} [{:.3f}, {:.3f}]".format(*ends)
     number += f", smaller in {int((logs < 0).sum())} of {logs.size} classes"
@@ -184,14 +186,17 @@ def _interval(values: np.ndarray) -> tuple[float, float, float]:
     return middle, middle - width, middle + width
 
 
-def _class_values(runs: Sequence[Run], *path: str) -> np.ndarray | None:
-    """A per-class diagnostic, mean over runs; NaN where a class has none."""
-    rows = [run.get("diagnostics", *path) for run in runs]
-    if not all(isinstance(row, list) and len(row) == run.counts.num_classes for row, run in zip(rows, runs)):
+def _class_values(runs: Sequence[Run], values: Callable[[Run], Numbers | None]) -> np.ndarray | None:
+    """A per-class diagnostic, mean over runs; NaN where a class has none, None where a run has it for no class."""
+    rows = [row for run in runs if (row := values(run)) is not None]
+    if len(rows) < len(runs):
         return None
-    values = np.asarray([[np.nan if (v := as_number(x)) is None else v for x in row] for row in rows])
-    means: np.ndarray = values.mean(0)
+    means: np.ndarray = np.asarray(rows, dtype=float).mean(0)  # None becomes NaN
     return means
+
+
+def _distances(run: Run) -> Numbers | None:
+    return run.diagnostics.dmax.by_class
 
 
 def _distance_claims(data: DataSet) -> Iterator[Claim]:
@@ -211,9 +216,9 @@ def _distance_claim(data: DataSet, text: str, where: str, first: str, second: st
         return Claim(text, where, "–", NOT_TESTED, groups)
     both = list(zip(*paired_runs(*groups)))
     members = slice(None) if part is None else data.counts.groups()[part].numpy()
-    kept = [[_class_values([run], "dmax", "by_class") for run in runs] for runs in both]
+    kept = [[_class_values([run], _distances) for run in runs] for runs in both]
     if any(row is None for rows in kept for row in rows):
-        return _distance_of_samples(data, text, where, groups, ("mean",) if part is None else ("mean_by_group", part))
+        return _distance_of_samples(data, text, where, groups, part)
     one, two = (np.asarray(rows)[:, members] for rows in kept)  # (seeds, classes)
     known = ~np.isnan(one - two).any(0)
     if known.sum() < 2:
@@ -223,27 +228,30 @@ def _distance_claim(data: DataSet, text: str, where: str, first: str, second: st
     difference = Difference(middle, low, high, tuple(gaps.mean(1).tolist()), "mean over classes, interval over classes")
 
     def mean(run: Run) -> float | None:
-        values = _class_values([run], "dmax", "by_class")
-        return None if values is None else as_number(values[members][known].mean())
+        values = _class_values([run], _distances)
+        found = math.nan if values is None else float(values[members][known].mean())
+        return None if math.isnan(found) else found
 
-    difference = difference.widened(luck(data, *groups, mean))
+    difference = difference.widened(spread_of_training(data, *groups, mean))
     number = f"{one[:, known].mean():.4f} against {two[:, known].mean():.4f} ({difference.text(digits=4)})"
     number += f", larger in {int((gaps.mean(0) > 0).sum())} of {gaps.shape[1]} classes"
     return Claim(text, where, number, difference.verdict, difference.how)
 
 
-def _distance_of_samples(
-    data: DataSet, text: str, where: str, groups: tuple[Group, Group], path: tuple[str, ...]
-) -> Claim:
+def _distance_of_samples(data: DataSet, text: str, where: str, groups: tuple[Group, Group], part: str | None) -> Claim:
     """The same from runs which kept no d_max by class: their one number, with an interval over seeds alone."""
-    value = lambda run: run.number("diagnostics", "dmax", *path)  # noqa: E731
+
+    def value(run: Run) -> float | None:
+        dmax = run.diagnostics.dmax
+        return dmax.mean if part is None else dmax.mean_by_group.get(part)
+
     difference = value_difference(*groups, value)
     if difference is None:
         return Claim(text, where, "–", NOT_TESTED, "the runs' summaries lack the number")
     sides = [
         math.fsum(v for run in runs if (v := value(run)) is not None) / len(runs) for runs in zip(*paired_runs(*groups))
     ]
-    difference = difference.widened(luck(data, *groups, value))
+    difference = difference.widened(spread_of_training(data, *groups, value))
     number = f"{sides[0]:.4f} against {sides[1]:.4f} ({difference.text(digits=4)})"
     return Claim(text, where, number, difference.verdict, "over seeds alone: the runs kept no d_max by class")
 
@@ -271,8 +279,7 @@ def _all_but(group: Group, knob: str) -> tuple[Any, ...] | None:
 
 
 def _sort_key(value: Any) -> tuple[int, float, str]:
-    number = as_number(value)
-    return (0, number, "") if number is not None else (1, 0.0, knob_text(value))
+    return (0, float(value), "") if isinstance(value, (int, float)) else (1, 0.0, knob_text(value))
 
 
 def _strength_claims(data: DataSet) -> Iterator[Claim]:
@@ -296,7 +303,7 @@ def _strength_claims(data: DataSet) -> Iterator[Claim]:
         at = f"λ = {knob_text(sweep.values[best])} against {knob_text(sweep.values[-1])}: "
         yield Claim(claim.text, where, at + claim.number, claim.verdict, f"{claim.note}; {picked}")
     zero = sweep.groups[0] if sweep.values[0] == 0 else partner(sweep.groups[0], data.plain("logadj"))
-    positive = [g for g, v in zip(sweep.groups, sweep.values) if (as_number(v) or 0) > 0]
+    positive = [g for g, v in zip(sweep.groups, sweep.values) if isinstance(v, (int, float)) and v > 0]
     if zero is None or not positive:
         lack = "needs a run of elm with lam=0, or of logadj under the same recipe"
         yield from (Claim(text, where, "–", NOT_TESTED, lack) for text in texts[1:])
@@ -313,7 +320,7 @@ def _strength_claims(data: DataSet) -> Iterator[Claim]:
 
 def _best(sweep: Sweep) -> tuple[int, str]:
     """Which value is best, by validation data where every run has it, else by test, and how that was chosen."""
-    scores = [group.stat(lambda run: run.number("val", "balanced")) for group in sweep.groups]
+    scores = [group.stat(lambda run: run.summary.val.balanced) for group in sweep.groups]
     if all(score is not None for score in scores):
         means = [score.mean for score in scores if score is not None]
         return int(np.argmax(means)), f"best of {len(means)} values by validation data"
@@ -328,8 +335,8 @@ def _neighbour_claims(data: DataSet) -> Iterator[Claim]:
         if isinstance(groups, str):
             yield Claim(text, "Section 4.1", "–", NOT_TESTED, groups)
             continue
-        size = groups[0].first.number("test", "n") or 0.0
-        value = lambda run: run.number("diagnostics", "knn", "balanced")  # noqa: E731
+        size = groups[0].first.summary.test.n or 0
+        value = lambda run: run.diagnostics.knn.balanced  # noqa: E731
         difference = rate_difference(data, *groups, value, size, "unpaired, binomial")
         if difference is None:
             yield Claim(text, "Section 4.1", "–", NOT_TESTED, "the summaries hold no k-NN accuracy")
@@ -339,11 +346,43 @@ def _neighbour_claims(data: DataSet) -> Iterator[Claim]:
 
 def _proposition(data: DataSet) -> Claim:
     text, where = "Proposition 1 holds for every class", "Section 4.2"
-    holds = [run.number("theory", "proposition1", "holds") for run in data.runs]
-    of = [run.number("theory", "proposition1", "of") for run in data.runs]
-    done = [(h, n) for h, n in zip(holds, of) if h is not None and n]
+    found = [run.summary.theory.proposition1 for run in data.runs]
+    done = [(one.holds, one.of) for one in found if one.holds is not None and one.of]
     if not done:
         return Claim(text, where, "–", NOT_TESTED, "needs training embeddings in the summaries")
-    held, total = sum(int(h) for h, _ in done), sum(int(n) for _, n in done)
+    held, total = sum(h for h, _ in done), sum(n for _, n in done)
     number = f"{held} of {total} classes in {len(done)} run(s)"
     return Claim(text, where, number, HOLDS if held == total else "contradicted", "a theorem: it must hold")
+
+
+def in_words(data: DataSet, claims: Sequence[Claim]) -> str:
+    """In plain words: which claims the runs confirm, which not, which they cannot decide, and at what scale."""
+    by_verdict: dict[str, list[str]] = {}
+    beyond = []
+    for claim in claims:
+        if claim.where == OURS:
+            beyond.append(f"{claim.text}: {claim.verdict}")
+        else:
+            by_verdict.setdefault(claim.verdict.split(" (")[0], []).append(claim.text)
+    seeds = sorted({len(group.runs) for group in data.comparable})
+    epochs = sorted({group.first.epochs for group in data.comparable if group.first.epochs is not None})
+    scale = f"{_span(epochs)} epochs" if epochs else "an unknown number of epochs"
+    if data.name in paper.TABLE3:
+        scale += f" (the paper: {paper.TABLE3[data.name].epochs})"
+    said = [f"The runs compared had {scale} and {_span(seeds)} seed{'' if seeds == [1] else 's'} a configuration."]
+    words = {
+        "confirmed": "Confirmed",
+        "consistent": "Consistent with the runs",
+        HOLDS: "Theorem",
+        "contradicted": "Contradicted",
+        "undecided": "Undecided",
+        NOT_TESTED: "Not tested",
+    }
+    said += [f"{word}: {'; '.join(by_verdict[verdict])}." for verdict, word in words.items() if verdict in by_verdict]
+    if beyond:
+        said.append(f"Beyond the paper: {'; '.join(beyond)}.")
+    return " ".join(said)
+
+
+def _span(values: Sequence[int]) -> str:
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"

@@ -24,8 +24,7 @@ from matplotlib.lines import Line2D
 
 from ..counts import GROUPS
 from . import style
-from .panels import SETTINGS, add_legend, make_panels, name_panel, shaded, share_limits, styled
-from .style import Style
+from .style import SETTINGS, Style, add_legend, make_panels, name_panel, shaded, share_limits, styled
 
 Points = Mapping[str, Sequence[float]]
 Curves = Mapping[str, Mapping[str, Any]]  # by label of a method: {"quantiles": 101 values, "n": number of samples}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from ..counts import ClassCounts
 from ..runs.read import Run, circumstances, condition, data_identity
 from . import paper
+from .table import Stat
 
 # Short names for legends and table rows; a method which is not here is called by its own name.
 SHORT = {
@@ -37,36 +37,6 @@ SHORT = {
 }
 SYMBOL = {"lam": "λ", "alpha": "α", "tau": "τ", "gamma": "γ", "beta": "β", "epsilon": "ε"}
 _ORDER = [row.method for row in paper.TABLE2]
-
-
-@dataclass(frozen=True)
-class Stat:
-    """Mean and standard deviation (n − 1; None for a single value) over seeds."""
-
-    mean: float
-    std: float | None
-    n: int
-
-    @classmethod
-    def of(cls, values: Sequence[float | None]) -> Stat | None:
-        """None if any seed lacks the value: a mean over other seeds than the row says would mislead."""
-        known = [v for v in values if v is not None]
-        if not known or len(known) < len(values):
-            return None
-        mean = math.fsum(known) / len(known)
-        if len(known) == 1:
-            return cls(mean, None, 1)
-        return cls(mean, math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1)), len(known))
-
-    def percent(self) -> str:
-        return f"{100 * self.mean:.2f}" + ("" if self.std is None else f" ± {100 * self.std:.2f}")
-
-    @staticmethod
-    def pooled(stats: Iterable[Stat | None]) -> tuple[float, int] | None:
-        """The standard deviation within groups of seeds and its degrees of freedom; None where no group has two."""
-        known = [(s.std, s.n - 1) for s in stats if s is not None and s.std is not None]
-        freedom = sum(n for _, n in known)
-        return (math.sqrt(math.fsum(n * std**2 for std, n in known) / freedom), freedom) if freedom else None
 
 
 @dataclass(frozen=True)
@@ -96,9 +66,14 @@ class Group:
 
     @property
     def balanced(self) -> Stat:
-        stat = self.stat(lambda run: run.number("test", "balanced"))
-        assert stat is not None  # reading a run checks it
+        stat = self.stat(lambda run: run.balanced)
+        assert stat is not None  # every run has one
         return stat
+
+    def mean(self, value: Callable[[Run], float | None]) -> float | None:
+        """Of a number that is no fraction, the mean over seeds alone."""
+        stat = self.stat(value)
+        return None if stat is None else stat.mean
 
     def accuracy(self, group: str) -> Stat | None:
         return self.stat(lambda run: run.group_accuracy(group))
@@ -136,9 +111,9 @@ class DataSet:
         return [index[c] for c in range(self.counts.num_classes)]
 
     @property
-    def alike(self) -> list[Group]:
+    def comparable(self) -> list[Group]:
         """The groups under the circumstances that most of them share: a comparison with all else equal."""
-        return _alike(self.groups)
+        return _under_shared_circumstances(self.groups)
 
     def plain(self, method: str) -> list[Group]:
         """The groups of a method with no knob changed; most epochs first, then most seeds."""
@@ -202,17 +177,17 @@ def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     The comparison of most epochs comes first; the later ones say what is different about them. What was run under no
     comparison's circumstances joins the one of its own length, or else the first.
     """
-    alike: dict[str, list[Run]] = {}
+    by_circumstances: dict[str, list[Run]] = {}
     for run in runs:
-        alike.setdefault(_key(circumstances(run)), []).append(run)
-    compared = [same for same in alike.values() if len({run.method for run in same}) > 1]
+        by_circumstances.setdefault(_key(circumstances(run)), []).append(run)
+    compared = [same for same in by_circumstances.values() if len({run.method for run in same}) > 1]
     if len(compared) < 2:
         return [("", runs)]
     compared.sort(key=lambda same: (-(same[0].epochs or 0), -len(same)))
     first, *others = compared
     said = ["", *(f" ({', '.join(_differences(same[0], first[:1]))})" for same in others)]
     parts = [list(same) for same in compared]
-    for run in (run for same in alike.values() if same not in compared for run in same):
+    for run in (run for same in by_circumstances.values() if same not in compared for run in same):
         next((part for part in parts if part[0].epochs == run.epochs), parts[0]).append(run)
     return list(zip(said, parts))
 
@@ -264,6 +239,8 @@ def _changed(run: Run, peers: list[Run]) -> dict[str, Any]:
 
     For a method that this version does not know: those in which its runs differ from one another.
     """
+    if run.config.changed is not None:
+        return run.config.changed
     if run.defaults is None:
         return {k: v for k, v in run.knobs.items() if any(p.knobs.get(k) != v for p in peers)}
     return {k: v for k, v in run.knobs.items() if k not in run.defaults or run.defaults[k] != v}
@@ -289,10 +266,10 @@ def _distinct(groups: list[Group]) -> list[Group]:
 
 def _shared(groups: list[Group]) -> Run | None:
     """A run under the circumstances of more than half of the groups, if these are of several methods."""
-    alike = _alike(groups)
-    if len(alike) <= len(groups) / 2 or len({group.method for group in alike}) < 2:
+    shared = _under_shared_circumstances(groups)
+    if len(shared) <= len(groups) / 2 or len({group.method for group in shared}) < 2:
         return None
-    return alike[0].first
+    return shared[0].first
 
 
 def _differences(run: Run, others: list[Run]) -> list[str]:
@@ -309,7 +286,7 @@ def _differences(run: Run, others: list[Run]) -> list[str]:
     return [_said(what, mine.get(what)) for what in differ]
 
 
-def _alike(groups: list[Group]) -> list[Group]:
+def _under_shared_circumstances(groups: list[Group]) -> list[Group]:
     """The groups under the circumstances that most of them share."""
     shared: dict[str, list[Group]] = {}
     for group in groups:

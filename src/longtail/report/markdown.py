@@ -1,89 +1,74 @@
-"""The page of results for the documentation: generated from committed runs, never typed."""
+"""A report as Markdown, and pages of the documentation whose tables are those of a report."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..runs.read import Found
-from . import claims, details, paper, tables
-from .drawing import Drawing
-from .grouping import DataSet
+from ..errors import InputError, RunError
+from .gallery import Picture
+from .table import Table
+
+if TYPE_CHECKING:
+    from .page import Report, Section
+
+_TABLE = re.compile(r"(<!-- table:([\w.-]+)(?: (\{.*?\}))? -->\n).*?(<!-- /table -->)", re.S)
+_FIGURE = re.compile(r"\(figures/([\w.-]+)\.png\)")
 
 
-def results_page(sets: Sequence[DataSet], found: Found, pictures: Mapping[str, Sequence[tuple[str, str]]]) -> str:
-    """Markdown: for each data set our table beside the paper's, figures, and what came of the paper's claims.
-
-    Args:
-        pictures: by title of a data set, (caption, address of the image) pairs.
-    """
-    parts = [
-        "# Results",
-        "This page is generated from run folders by `longtail report … --docs`; edit nothing here. The paper is "
-        f"{paper.TITLE}. What a verdict on a claim rests on is said below each table of claims.",
-        "## What was run and what was not",
-        details.not_run(sets).markdown(),
-    ]
-    for table in details.lengths(sets):
-        parts += [f"## {table.title}", table.markdown()]
-    for data in sets:
-        parts += [f"## {data.title}", tables.results(data).markdown(), tables.noise(data), "### The paper's claims"]
-        parts += [paragraph(data), claims.table(data).markdown()]
-        for table in (tables.breakdown(data), *details.optional(data)):
-            parts += [f"### {table.title}", table.markdown()]
-        if pictures.get(data.title):
-            parts.append("### Figures")
-            parts += [f"![{caption}]({address})\n\n*{caption}*" for caption, address in pictures[data.title]]
-    if found.skipped:
-        parts += ["## Left out", "\n".join(f"- {note}" for note in found.skipped)]
+def text(report: Report, title: str) -> str:
+    """The whole report; figures lie in ``figures/`` beside it."""
+    parts = [f"# {title}", report.lead]
+    for section in report.sections:
+        parts += _section(section, 2)
+    if report.left_out:
+        parts += ["## Left out", "\n".join(f"- {note}" for note in report.left_out)]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
-def paragraph(data: DataSet) -> str:
-    """In plain words: which claims the runs confirm, which not, which they cannot decide, and at what scale."""
-    by_verdict: dict[str, list[str]] = {}
-    beyond = []
-    for claim in claims.check(data):
-        if claim.where == claims.OURS:
-            beyond.append(f"{claim.text}: {claim.verdict}")
+def _section(section: Section, level: int) -> list[str]:
+    parts = [f"{'#' * level} {section.title}"]
+    for item in section.items:
+        if isinstance(item, str):
+            parts.append(item)
+        elif isinstance(item, Table):
+            parts.append(item.markdown())
+        elif isinstance(item, Picture):
+            parts.append(f"![{item.caption}](figures/{item.name}.png)\n\n*{item.caption}*")
         else:
-            by_verdict.setdefault(claim.verdict.split(" (")[0], []).append(claim.text)
-    seeds = sorted({len(group.runs) for group in data.alike})
-    epochs = sorted({group.first.epochs for group in data.alike if group.first.epochs is not None})
-    scale = f"{_span(epochs)} epochs" if epochs else "an unknown number of epochs"
-    if data.name in paper.TABLE3:
-        scale += f" (the paper: {paper.TABLE3[data.name].epochs})"
-    several = "" if seeds == [1] else "s"
-    said = [f"The runs compared had {scale} and {_span(seeds)} seed{several} a configuration."]
-    words = {
-        "confirmed": "Confirmed",
-        "consistent": "Consistent with the runs",
-        claims.HOLDS: "Theorem",
-        "contradicted": "Contradicted",
-        "undecided": "Undecided",
-        claims.NOT_TESTED: "Not tested",
-    }
-    said += [
-        f"**{word}:** {'; '.join(by_verdict[verdict])}." for verdict, word in words.items() if verdict in by_verdict
-    ]
-    if beyond:
-        said.append(f"**Beyond the paper:** {'; '.join(beyond)}.")
-    return " ".join(said)
+            parts += _section(item, level + 1)
+    return parts
 
 
-def _span(values: Sequence[int]) -> str:
-    if not values:
-        return "no"
-    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
+def refresh(page: str, report: Report) -> str:
+    """A page's text with every table between ``<!-- table:SLUG -->`` and ``<!-- /table -->`` as the report has it.
+
+    ``<!-- table:SLUG {"columns": […], "rows": […]} -->`` takes some columns and some rows only.
+    """
+    known = {table.slug: table for table in report.tables}
+
+    def replaced(found: re.Match[str]) -> str:
+        table = known.get(found[2])
+        if table is None:
+            raise InputError(f"the page asks for the table {found[2]!r}, which these runs do not give")
+        part = table.pick(**json.loads(found[3])) if found[3] else table
+        return f"{found[1]}{part.markdown().strip()}\n{found[4]}"
+
+    return _TABLE.sub(replaced, page)
 
 
-def copy_pictures(drawings: Sequence[Drawing], page: Path) -> dict[str, list[tuple[str, str]]]:
-    """Put PNGs into ``figures/`` beside the page; returns what ``results_page`` wants to know of them."""
-    folder = page.parent / "figures"
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures: dict[str, list[tuple[str, str]]] = {}
-    for item in drawings:
-        shutil.copyfile(item.stem.with_name(f"{item.name}.png"), folder / f"{item.name}.png")
-        pictures.setdefault(item.data, []).append((item.caption, f"figures/{item.name}.png"))
-    return pictures
+def update(page: Path, report: Report, figures: Path) -> None:
+    """Bring a page's tables, and the figures that it shows from ``figures/`` beside it, up to date."""
+    try:
+        content = refresh(page.read_text(encoding="utf-8"), report)
+        known = {picture.name for picture in report.pictures}
+        for name in dict.fromkeys(_FIGURE.findall(content)):
+            if name in known:
+                (page.parent / "figures").mkdir(exist_ok=True)
+                shutil.copyfile(figures / f"{name}.png", page.parent / "figures" / f"{name}.png")
+        page.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot update {page}: {error.strerror or error}") from error

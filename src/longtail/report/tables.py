@@ -1,193 +1,76 @@
-"""Tables that come out as Markdown, CSV and HTML, and the tables of results made from groups of runs."""
+"""The tables of one data set, each a list of columns: a title, and where the number comes from."""
 
 from __future__ import annotations
 
-import csv
-import html
-import io
 import math
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..counts import GROUPS
-from ..runs.read import as_number
-from . import paper
-from .grouping import DataSet, Group, Stat, slug
+from ..runs.read import Run
+from ..runs.schema import Accuracy, Adjusted, Diagnostics
+from . import paper, tradeoff
+from .comparison import pooled
+from .grouping import DataSet, Group, knob_text, slug
+from .table import Cell, Column, Percent, Stat, Table
 
-NOTHING = "–"
-_SIGNED = re.compile(r"[+-]\d+\.\d+")
-
-
-@dataclass(frozen=True)
-class Percent:
-    """A fraction shown in per cent with two digits."""
-
-    value: float
-
-
-Cell = str | int | float | Percent | Stat | paper.Number | None
-
-
-def text(cell: Cell) -> str:
-    """A cell as people read it.
-
-    >>> text(Percent(0.4577)), text(Stat(0.4577, 0.003, 3)), text(None), text(0.01234567)
-    ('45.77', '45.77 ± 0.30', '–', '0.01235')
-    """
-    if cell is None:
-        return NOTHING
-    if isinstance(cell, Percent):
-        return f"{100 * cell.value:.2f}"
-    if isinstance(cell, Stat):
-        return cell.percent()
-    if isinstance(cell, paper.Number):
-        return cell.text
-    if isinstance(cell, float):
-        return f"{cell:.4g}"
-    return str(cell)
-
-
-def raw(cell: Cell) -> str | float | int:
-    """A cell as a spreadsheet wants it: accuracies in per cent, as numbers."""
-    if cell is None:
-        return ""
-    if isinstance(cell, Percent):
-        return round(100 * cell.value, 4)
-    if isinstance(cell, Stat):
-        return round(100 * cell.mean, 4)
-    if isinstance(cell, paper.Number):
-        return cell.value
-    return cell
-
-
-@dataclass(frozen=True)
-class Table:
-    """Columns and rows, with a note that is printed below; ``slug`` names its files."""
-
-    slug: str
-    title: str
-    columns: list[str]
-    rows: list[list[Cell]]
-    note: str = ""
-    sortable: bool = False
-
-    def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows), f"{self.slug}: a row does not fit the columns"
-
-    def markdown(self) -> str:
-        cells = [[text(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in self.rows]
-        lines = ["| " + " | ".join(row) + " |" for row in [self.columns, ["---"] * len(self.columns), *cells]]
-        return "\n".join(lines) + "\n" + (f"\n{self.note}\n" if self.note else "")
-
-    def plain(self) -> str:
-        """Aligned columns for a terminal."""
-        rows = [self.columns, *([text(cell) for cell in row] for row in self.rows)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(self.columns))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-        return "\n".join(lines) + "\n" + (f"\n{self.note}\n" if self.note else "")
-
-    def csv(self) -> str:
-        """Means and deviations are separate columns; accuracies are in per cent."""
-        deviates = [any(isinstance(row[i], Stat) for row in self.rows) for i in range(len(self.columns))]
-        marked = [any(isinstance(row[i], paper.Number) for row in self.rows) for i in range(len(self.columns))]
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        header: list[str] = []
-        for name, deviating, marking in zip(self.columns, deviates, marked):
-            header += [name] + [f"{name} std"] * deviating + [f"{name} mark"] * marking
-        writer.writerow(header)
-        for row in self.rows:
-            line: list[Any] = []
-            for cell, deviating, marking in zip(row, deviates, marked):
-                std = cell.std if isinstance(cell, Stat) else None
-                line += [raw(cell)] + [round(100 * std, 4) if std is not None else ""] * deviating
-                line += [cell.mark if isinstance(cell, paper.Number) else ""] * marking
-            writer.writerow(line)
-        return out.getvalue()
-
-    def html(self) -> str:
-        """A ``<table>``; a sortable one has buttons in its head and raw values for the script to sort by."""
-        kinds = [[_kind(column, cell) for column, cell in zip(self.columns, row)] for row in self.rows]
-        head = []
-        for i, column in enumerate(self.columns):
-            name = html.escape(column)
-            found = {row[i] for row in kinds}
-            look = ' class="num"' if "num" in found and found <= {"num", "muted"} else ""
-            button = f'<button type="button">{name}</button>' if self.sortable else name
-            head.append(f'<th scope="col"{look}{" aria-sort=none" if self.sortable else ""}>{button}</th>')
-        body = []
-        for row, row_kinds in zip(self.rows, kinds):
-            cells = []
-            for cell, kind in zip(row, row_kinds):
-                look = f' class="{kind}"' if kind else ""
-                value = f' data-v="{html.escape(str(raw(cell)), quote=True)}"' if self.sortable else ""
-                cells.append(f"<td{look}{value}>{html.escape(text(cell))}</td>")
-            body.append(f"<tr>{''.join(cells)}</tr>")
-        kind = ' class="sortable"' if self.sortable else ""
-        box = "scroll tall" if self.sortable else "scroll"
-        note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
-        return (
-            f'<div class="{box}"><table id="{self.slug}"{kind}><thead><tr>{"".join(head)}</tr></thead>'
-            f"<tbody>{''.join(body)}</tbody></table></div>{note}"
-        )
-
-
-def _kind(column: str, cell: Cell) -> str:
-    """How a cell is set: the class that the page's style sheet knows."""
-    if not isinstance(cell, str) or _SIGNED.fullmatch(cell):
-        return "num"
-    if column == "Verdict":
-        return next((word for word in ("confirmed", "contradicted") if cell.startswith(word)), "muted")
-    if column == "Command":
-        return "code"
-    return "muted" if cell in ("not run", "no classes") else ""
+METHOD: Column[Group] = Column("Method", lambda group: group.label)
+SEEDS: Column[Group] = Column("Seeds", lambda group: len(group.runs))
 
 
 def results(data: DataSet) -> Table:
-    """Ours beside the paper's: one row a configuration, the paper's rows that were not run included."""
-    comparable = paper.same_data(data.name, data.counts.n.tolist())
-    rows: list[list[Cell]] = []
-    run_plain = {group.method for group in data.groups if not group.changed}
-    pending = [row for row in paper.TABLE2 if comparable and row.method not in run_plain]
-    for group in data.groups:
-        published = paper.number(group.method, data.name) if comparable and not group.changed else None
-        difference = 100 * group.balanced.mean - published.value if published else None
-        accuracies: list[Cell] = [group.accuracy(g) if data.sizes[g] else "no classes" for g in GROUPS]
-        rows.append(
-            [
-                group.label,
-                group.balanced,
-                *accuracies,
-                len(group.runs),
-                group.first.epochs,
-                published,
-                None if difference is None else f"{difference:+.2f}",
-            ]
-        )
-    rows += [[row.title, *["not run"] * 4, 0, None, row.numbers[data.name], None] for row in pending]
-    columns = ["Method", "Balanced accuracy", "Head", "Torso", "Tail", "Seeds", "Epochs", "Paper", "Ours − paper"]
-    return Table(
-        f"results-{slug(data.title)}", f"Results on {data.title}", columns, rows, _results_note(data, comparable)
-    )
+    """Our accuracies next to the paper's: one row a configuration, the paper's rows that were not run included."""
+    published = paper.same_data(data.name, data.counts.n.tolist())
+
+    def theirs(group: Group) -> paper.Number | None:
+        return paper.number(group.method, data.name) if published and not group.changed else None
+
+    def difference(group: Group) -> str | None:
+        printed = theirs(group)
+        return None if printed is None else f"{100 * group.balanced.mean - printed.value:+.2f}"
+
+    columns = [
+        METHOD,
+        Column("Balanced accuracy", lambda group: group.balanced),
+        *by_group(data, lambda group, part: group.accuracy(part)),
+        SEEDS,
+        Column("Epochs", lambda group: group.first.epochs),
+        Column("Paper", theirs),
+        Column("Ours − paper", difference),
+    ]
+    note = " ".join(_results_note(data, published))
+    table = Table.of(f"results-{slug(data.title)}", f"Results on {data.title}", data.groups, columns, note)
+    plain = {group.method for group in data.groups if not group.changed}
+    not_run = [row for row in paper.TABLE2 if published and row.method not in plain]
+    table.rows.extend([row.title, *["not run"] * 4, 0, None, row.numbers[data.name], None] for row in not_run)
+    return table
 
 
-def _results_note(data: DataSet, comparable: bool) -> str:
-    parts = [
+def by_group(
+    data: DataSet, value: Callable[[Group, str], Cell], title: Callable[[str], str] = str.capitalize
+) -> list[Column[Group]]:
+    """A column for each of head, torso and tail; a group without classes says so."""
+
+    def column(part: str) -> Column[Group]:
+        return Column(title(part), lambda group: value(group, part) if data.sizes[part] else "no classes")
+
+    return [column(part) for part in GROUPS]
+
+
+def _results_note(data: DataSet, published: bool) -> list[str]:
+    said = [
         "Test accuracy in per cent, mean over classes; ± is the standard deviation over seeds, if there are several."
     ]
-    parts += _later_stages(data) + _resumed(data)
-    if comparable:
+    said += _later_stages(data) + _resumed(data)
+    if published:
         marks = {row.numbers[data.name].mark for row in paper.TABLE2}
-        parts.append(f"Paper: mean over {paper.TRIALS} trials; “multi-stage” rows are the faded ones of its Table 2.")
-        parts += [f"{mark} the paper quotes {source}." for mark, source in paper.MARKS.items() if mark in marks]
-        parts += deviations(data)
-    elif data.name in paper.DATASETS:
-        parts.append("The paper's numbers are not shown: these training counts are not those of its data set.")
-    else:
-        parts.append("The paper has no numbers for this data set.")
-    return " ".join(parts)
+        said.append(f"Paper: mean over {paper.TRIALS} trials; “multi-stage” rows are the faded ones of its Table 2.")
+        said += [f"{mark} the paper quotes {source}." for mark, source in paper.MARKS.items() if mark in marks]
+        return said + deviations(data)
+    if data.name in paper.DATASETS:
+        return [*said, "The paper's numbers are not shown: these training counts are not those of its data set."]
+    return [*said, "The paper has no numbers for this data set."]
 
 
 def _later_stages(data: DataSet) -> list[str]:
@@ -195,7 +78,7 @@ def _later_stages(data: DataSet) -> list[str]:
     longer: dict[int, list[str]] = {}
     for group in data.groups:
         run = group.first
-        trained = max((int(e) for row in run.metrics if (e := as_number(row.get("epoch"))) is not None), default=0)
+        trained = max((row.epoch for row in run.metrics if row.epoch is not None), default=0)
         if run.epochs is not None and trained > run.epochs:
             longer.setdefault(trained, []).append(group.label)
     if not longer:
@@ -210,13 +93,13 @@ def _resumed(data: DataSet) -> list[str]:
         f"{group.label}{'' if run.seed is None else f' (seed {run.seed})'}"
         for group in data.groups
         for run in group.runs
-        if as_number(run.environment.get("resumed"))
+        if run.environment.resumed
     ]
     return [f"Interrupted and resumed from a checkpoint, not restarted: {', '.join(broken)}."] if broken else []
 
 
 def deviations(data: DataSet) -> list[str]:
-    """How the runs depart from the paper's Table 3: a sentence for each set of configurations that do so alike."""
+    """How the runs depart from the paper's Table 3: a sentence for each set of configurations that do so together."""
     printed = paper.TABLE3[data.name]
     found: dict[str, list[str]] = {}
     for group in data.groups:
@@ -238,13 +121,13 @@ def deviations(data: DataSet) -> list[str]:
         for what, (ours, theirs) in pairs.items():
             if ours is not None and not _same(ours, theirs):
                 found.setdefault(f"{what} {ours} (paper: {theirs})", []).append(group.label)
-    alike: dict[tuple[str, ...], list[str]] = {}  # what the same configurations do otherwise, in one sentence
+    by_labels: dict[tuple[str, ...], list[str]] = {}  # what the same configurations do otherwise, in one sentence
     for what, labels in found.items():
-        alike.setdefault(tuple(labels), []).append(what)
-    everyone = len(data.groups)
+        by_labels.setdefault(tuple(labels), []).append(what)
     return [
-        f"Not the paper's recipe{'' if len(labels) == everyone else ' for ' + ', '.join(labels)}: {', '.join(whats)}."
-        for labels, whats in alike.items()
+        f"Not the paper's recipe{'' if len(labels) == len(data.groups) else ' for ' + ', '.join(labels)}: "
+        f"{', '.join(whats)}."
+        for labels, whats in by_labels.items()
     ]
 
 
@@ -252,57 +135,61 @@ def _same(ours: Any, theirs: Any) -> bool:
     """Equal up to the rounding of lengths that were scaled."""
     if isinstance(ours, list) and isinstance(theirs, list):
         return len(ours) == len(theirs) and all(map(_same, ours, theirs))
-    a, b = as_number(ours), as_number(theirs)
-    return ours == theirs if a is None or b is None else math.isclose(a, b, rel_tol=1e-6)
+    both = isinstance(ours, (int, float)) and isinstance(theirs, (int, float))
+    return math.isclose(ours, theirs, rel_tol=1e-6) if both else ours == theirs
 
 
 def breakdown(data: DataSet) -> Table:
     """Everything about accuracy beyond the mean: worst class, geometric and harmonic mean, calibration."""
-    columns = ["Method", "Balanced"]
-    columns += [
-        f"{g.capitalize()} ({n} classes)" if n != 1 else f"{g.capitalize()} (1 class)" for g, n in data.sizes.items()
+
+    def of_test(title: str, value: Callable[[Accuracy], float | None]) -> Column[Group]:
+        return Column(title, lambda group: group.stat(lambda run: value(run.summary.test)))
+
+    def interval(group: Group) -> str | None:
+        ends = group.first.summary.test.balanced_ci
+        return None if ends is None else f"{100 * ends[0]:.2f} … {100 * ends[1]:.2f}"
+
+    def with_size(part: str) -> str:
+        return f"{part.capitalize()} ({data.sizes[part]} class{'' if data.sizes[part] == 1 else 'es'})"
+
+    several = any(len(group.runs) > 1 for group in data.groups)
+    columns = [
+        METHOD,
+        Column("Balanced", lambda group: group.balanced),
+        *by_group(data, lambda group, part: group.accuracy(part), with_size),
+        of_test("Worst class", lambda test: test.worst_class.accuracy),
+        of_test("Geometric mean", lambda test: test.geometric_mean),
+        of_test("Harmonic mean", lambda test: test.harmonic_mean),
+        of_test("ECE", lambda test: test.ece),
+        of_test("Plain accuracy", lambda test: test.accuracy),
+        Column("95 % interval, first seed" if several else "95 % interval", interval),
     ]
-    columns += ["Worst class", "Geometric mean", "Harmonic mean", "ECE", "Plain accuracy"]
-    columns.append("95 % interval, first seed" if any(len(g.runs) > 1 for g in data.groups) else "95 % interval")
-    rows: list[list[Cell]] = []
-    for group in data.groups:
-        row: list[Cell] = [group.label, group.balanced]
-        row += [group.accuracy(g) if data.sizes[g] else "no classes" for g in GROUPS]
-        paths = [("worst_class", "accuracy"), ("geometric_mean",), ("harmonic_mean",), ("ece",), ("accuracy",)]
-        row += [group.stat(lambda run, path=path: run.number("test", *path)) for path in paths]  # type: ignore[misc]
-        row.append(_interval(group))
-        rows.append(row)
     note = "In per cent. ECE: expected calibration error. The interval is over test samples (bootstrap)."
-    return Table(
-        f"groups-{slug(data.title)}", "Breakdown by head, torso and tail", columns, rows, f"{note} {noise(data)}"
-    )
-
-
-def _interval(group: Group) -> str | None:
-    interval = group.first.interval
-    return None if interval is None else f"{100 * interval[0]:.2f} … {100 * interval[1]:.2f}"
+    title = "Breakdown by head, torso and tail"
+    return Table.of(f"groups-{slug(data.title)}", title, data.groups, columns, f"{note} {noise(data)}")
 
 
 def noise(data: DataSet) -> str:
     """What difference between two models this test set cannot tell from chance."""
-    widths = [(run.interval[1] - run.interval[0]) / 2 for run in data.runs if run.interval is not None]
-    size = data.first.number("test", "n")
+    intervals = [run.summary.test.balanced_ci for run in data.runs]
+    widths = [(ends[1] - ends[0]) / 2 for ends in intervals if ends is not None]
+    size = data.first.summary.test.n
     if not widths or size is None:
         return ""
     half = 100 * sum(widths) / len(widths)
-    known = f"With {int(size):,} test samples one model's balanced accuracy is known to ±{half:.2f} points (95 %)"
+    known = f"With {size:,} test samples one model's balanced accuracy is known to ±{half:.2f} points (95 %)"
     if len(data.runs) == 1:
         return f"{known}."
     return (
         f"{known}: a difference below about {half * 2**0.5:.2f} points between two single runs is noise, unless the "
-        f"paired comparison in the table of claims says otherwise.{_luck(data)}"
+        f"paired comparison in the table of claims says otherwise.{_spread_of_seeds(data)}"
     )
 
 
-def _luck(data: DataSet) -> str:
+def _spread_of_seeds(data: DataSet) -> str:
     """How far seeds of one configuration lie apart, pooled over those with several; nothing where there are none."""
     stats = [group.balanced for group in data.groups]
-    found = Stat.pooled(stats)
+    found = pooled(stats)
     if found is None:
         return ""
     several = sum(s.n > 1 for s in stats)
@@ -313,23 +200,242 @@ def _luck(data: DataSet) -> str:
 
 
 def per_class(data: DataSet) -> Table:
-    """One row a class, sortable: training samples, group, accuracy of every configuration (mean over seeds)."""
-    names, groups = data.first.class_names, data.class_group
-    rows: list[list[Cell]] = []
-    for c in range(data.counts.num_classes):
-        row: list[Cell] = [c, names[c], int(data.counts.n[c]), groups[c]]
-        for group in data.groups:
-            stat = Stat.of([as_number(run.test["per_class"][c]) for run in group.runs])
-            row.append(None if stat is None else Percent(stat.mean))
-        rows.append(row)
-    columns = ["Label", "Class", "Training samples", "Group", *(group.label for group in data.groups)]
+    """One row a class: training samples, group, accuracy of every configuration (mean over seeds)."""
+
+    def accuracy(group: Group) -> Column[int]:
+        def cell(c: int) -> Cell:
+            stat = group.stat(lambda run: run.summary.test.per_class[c])
+            return None if stat is None else Percent(stat.mean)
+
+        return Column(group.label, cell)
+
+    columns: list[Column[int]] = [
+        Column("Label", lambda c: c),
+        Column("Class", lambda c: data.first.class_names[c]),
+        Column("Training samples", lambda c: data.first.split.counts[c]),
+        Column("Group", lambda c: data.class_group[c]),
+        *map(accuracy, data.groups),
+    ]
     note = "Test accuracy in per cent, mean over seeds. Click a heading to sort by it, again to reverse."
-    return Table(f"per-class-{slug(data.title)}", "Every class", columns, rows, note, sortable=True)
+    return Table.of(f"per-class-{slug(data.title)}", "Every class", range(data.counts.num_classes), columns, note)
 
 
-def write(tables: Iterable[Table], folder: Any) -> None:
-    """Every table as ``slug.md`` and ``slug.csv``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for table in tables:
-        (folder / f"{table.slug}.md").write_text(f"# {table.title}\n\n{table.markdown()}", encoding="utf-8")
-        (folder / f"{table.slug}.csv").write_text(table.csv(), encoding="utf-8")
+def confusions(data: DataSet, most: int = 5) -> Table | None:
+    """What each configuration takes for what most often; None where no run kept it."""
+    rows: list[tuple[Group, int, int, int]] = []
+    for group in data.groups:
+        mistakes: Counter[tuple[int, int]] = Counter()
+        for run in group.runs:
+            for label, predicted, n in run.summary.test.confusion.top:
+                mistakes[label, predicted] += n
+        ranked = sorted(mistakes.items(), key=lambda item: (-item[1], item[0]))[:most]
+        rows += [(group, label, predicted, n) for (label, predicted), n in ranked]
+    if not rows:
+        return None
+    names, groups = data.first.class_names, data.class_group
+    columns: list[Column[tuple[Group, int, int, int]]] = [
+        Column("Method", lambda row: row[0].label),
+        Column("Class", lambda row: names[row[1]]),
+        Column("Group", lambda row: groups[row[1]]),
+        Column("Taken for", lambda row: names[row[2]]),
+        Column("Its group", lambda row: groups[row[2]]),
+        Column("Test samples", lambda row: row[3] / len(row[0].runs)),
+        Column("Of", lambda row: (row[0].first.summary.test.per_class_n or {row[1]: None})[row[1]]),
+    ]
+    note = f"The {most} commonest mistakes of each configuration; test samples are a mean over seeds."
+    return Table.of(f"confusions-{slug(data.title)}", "Commonest mistakes", rows, columns, note)
+
+
+def by_seed(data: DataSet) -> Table | None:
+    """Accuracy and what is left of the training loss, seed by seed; None where no configuration has two."""
+
+    def each(title: str, said: Callable[[Run], str]) -> Column[Group]:
+        return Column(title, lambda group: ", ".join(said(run) for run in group.runs))
+
+    def last_loss(run: Run) -> str:
+        loss = run.metrics[-1].parts.get("logit") if run.metrics else None
+        return "–" if loss is None else f"{loss:.3f}"
+
+    several = [group for group in data.groups if len(group.runs) > 1]
+    columns = [
+        METHOD,
+        each("Seeds", lambda run: str(run.seed)),
+        each("Balanced accuracy", lambda run: f"{100 * run.balanced:.2f}"),
+        each("Logit loss of the last epoch", last_loss),
+    ]
+    note = (
+        "Test accuracy in per cent; the loss is a mean over the last epoch's training batches, to be compared within a "
+        "row. Where it differs between seeds, one has trained less far than the other in the same number of epochs."
+    )
+    return Table.of(f"seeds-{slug(data.title)}", "Seed by seed", several, columns, note) if several else None
+
+
+def adjusted(data: DataSet) -> Table | None:
+    """Accuracies after the logits were adjusted with a τ chosen on validation data; None where no run has them."""
+
+    def value(of: Callable[[Adjusted], float | None]) -> Callable[[Group], Stat | None]:
+        return lambda group: group.stat(lambda run: of(run.summary.adjusted))
+
+    def accuracy(part: str) -> Column[Group]:
+        return Column(
+            part.capitalize(), value(lambda found: found.groups[part].accuracy if part in found.groups else None)
+        )
+
+    def taus(group: Group) -> str:
+        return ", ".join(knob_text(run.summary.adjusted.tau) for run in group.runs)
+
+    groups = [group for group in data.groups if value(lambda found: found.balanced)(group) is not None]
+    columns = [
+        METHOD,
+        Column("τ by seed", taus),
+        Column("As trained", lambda group: group.balanced),
+        Column("Adjusted", value(lambda found: found.balanced)),
+        *map(accuracy, GROUPS),
+    ]  # fmt: skip
+    note = (
+        "Logits less τ·log π, with the τ between -2 and 2 that is best on validation data (0 is the model as trained): "
+        "how methods compare once head and tail are traded against one another alike. In per cent."
+    )
+    title = "After adjusting the logits"
+    return Table.of(f"adjusted-{slug(data.title)}", title, groups, columns, note) if groups else None
+
+
+def equal_head(data: DataSet) -> Table | None:
+    """Torso and tail of every configuration at one accuracy of the head; None where runs do not allow it."""
+    head = tradeoff.reference(data)
+    if head is None:
+        return None
+
+    def at_head(part: str) -> Column[Group]:
+        return Column(part.capitalize(), lambda group: group.stat(lambda run: tradeoff.at_head(run, head, part)))
+
+    parts = [part for part in ("torso", "tail") if data.sizes[part]]
+    note = (
+        f"Test accuracy in per cent of logits less τ·log π, at the τ where the head's is {100 * head:.2f}, which is "
+        "LogAdj's as trained: nothing is chosen, all stand at the same point between head and tail."
+    )
+    title = "At equal accuracy of the head"
+    found = Table.of(f"equal-head-{slug(data.title)}", title, data.groups, [METHOD, *map(at_head, parts)], note)
+    kept = [i for i, row in enumerate(found.rows) if any(cell is not None for cell in row[1:])]
+    if not kept or not parts:
+        return None
+    rows = [[*found.rows[i], len(data.groups[i].runs)] for i in kept]
+    return Table(found.slug, title, [*found.columns, "Seeds"], rows, note)
+
+
+def embeddings(data: DataSet) -> Table | None:
+    """Diagnostics of logits and embeddings, mean over seeds; None where no run has any."""
+
+    def mean(title: str, value: Callable[[Diagnostics], float | None]) -> Column[Group]:
+        return Column(title, lambda group: group.mean(lambda run: value(run.diagnostics)))
+
+    def distance(part: str) -> Column[Group]:
+        return mean(f"d_max, {part}", lambda found: found.dmax.mean_by_group.get(part))
+
+    def tail_variance(split: str) -> Column[Group]:
+        return mean(f"Variance, tail, {split}", lambda found: found.class_variance.by_group.get(split, {}).get("tail"))
+
+    def margin_variance(split: str) -> Column[Group]:
+        return mean(f"Margin variance, {split}", lambda found: _mean(found.margin_variance.get(split) or ()))
+
+    columns = [
+        METHOD,
+        Column("k-NN accuracy", lambda group: group.stat(lambda run: run.diagnostics.knn.balanced)),
+        Column("Nearest-class-mean accuracy", lambda group: group.stat(lambda run: run.diagnostics.ncm.balanced)),
+        mean("d_max, train", lambda found: found.dmax.mean),
+        *[distance(part) for part in GROUPS if data.sizes[part]],
+        *[tail_variance(split) for split in ("train", "test") if data.sizes["tail"]],
+        mean("Intra/inter, train", lambda found: found.intra_inter.get("train")),
+        mean("Intra/inter, test", lambda found: found.intra_inter.get("test")),
+        mean("NC1", lambda found: found.neural_collapse.get("nc1")),
+        margin_variance("train"),
+        margin_variance("test"),
+    ]
+    note = (
+        "k-NN and nearest-class-mean: balanced test accuracy in per cent. d_max: mean largest distance to a training "
+        "sample of the same class, over the largest norm. Variance: mean squared distance to the class mean, mean over "
+        "the tail's classes. Margin variance: mean over classes. NC1: within-class over between-class scatter of "
+        "training embeddings (0 is full collapse)."
+    )
+    made = Table.of(f"embeddings-{slug(data.title)}", "Embeddings and margins", data.groups, columns, note)
+    return made.without_empty_columns()
+
+
+def alive(data: DataSet) -> Table | None:
+    """How often an anchor had a positive, by group: mean over epochs and seeds; None where no run has a pull."""
+
+    def share(group: Group, part: str) -> Stat | None:
+        return group.stat(lambda run: _mean([row.alive.get(part) for row in run.metrics]))
+
+    groups = [group for group in data.groups if any(share(group, part) is not None for part in ("all", *GROUPS))]
+    columns = [METHOD, Column("All", lambda group: share(group, "all")), *by_group(data, share)]
+    note = (
+        "Share of anchors (per cent, mean over epochs) with at least one positive to be pulled to, `alive` in "
+        "metrics.jsonl. Where it is small the embedding term is hardly felt, whatever its weight."
+    )
+    title = "Anchors with a positive"
+    return Table.of(f"alive-{slug(data.title)}", title, groups, columns, note) if groups else None
+
+
+def embedding_term(data: DataSet) -> Table | None:
+    """What the embedding term adds to the logit loss when it is first and last felt; None where no run has one."""
+    sizes = {group.label: found for group in data.groups if (found := _sizes(group)) is not None}
+    what = ("logit loss", "embedding loss × weight", "share of the whole in %")
+    titles = [f"{when} epoch: {name}" for when in ("First", "Last") for name in what]
+
+    def size(i: int) -> Column[Group]:
+        return Column(titles[i], lambda group: sizes[group.label][i])
+
+    groups = [group for group in data.groups if group.label in sizes]
+    note = "Means over an epoch's training batches; of a method of several stages, the epochs that have both losses."
+    columns = [METHOD, *(size(i) for i in range(len(titles)))]
+    title = "Size of the embedding term"
+    return Table.of(f"size-{slug(data.title)}", title, groups, columns, note) if groups else None
+
+
+def _sizes(group: Group) -> list[float] | None:
+    """Logit loss, all else that was added to it, and the share of that, in the first and last epoch with both."""
+    sizes = []
+    for run in group.runs:
+        found = []
+        for row in run.metrics:
+            logit = row.parts.get("logit")
+            if row.loss is not None and logit is not None and len(row.parts) > 1:
+                rest = row.loss - logit
+                found.append([logit, rest, 100 * rest / row.loss if row.loss else 0.0])
+        if not found:
+            return None  # a mean over other seeds than the row's would mislead
+        sizes.append([*found[0], *found[-1]])
+    return [sum(values) / len(values) for values in zip(*sizes)]
+
+
+def theory(data: DataSet) -> Table | None:
+    """Both sides of Proposition 1, in how many classes it held and how much room was left; None without any."""
+    rows = [
+        (group, run, found)
+        for group in data.groups
+        for run in group.runs
+        if (found := run.summary.theory.proposition1).lower
+    ]
+    columns: list[Column[Any]] = [
+        Column("Method", lambda row: row[0].label),
+        Column("Seed", lambda row: row[1].seed),
+        Column("Holds in classes", lambda row: f"{row[2].holds} of {row[2].of}"),
+        Column("Mean lower side", lambda row: _mean(row[2].lower)),
+        Column("Mean pull Ω̄", lambda row: _mean(row[2].pull)),
+        Column("Smallest gap", lambda row: min(
+            (b - a for a, b in zip(row[2].lower, row[2].pull) if a is not None and b is not None), default=None)),
+        Column("α", lambda row: row[2].alpha or "–"),
+    ]  # fmt: skip
+    note = (
+        "Proposition 1: 2|S|/(|S|−1)·Σ_j V̂[Φ_j|y] − α_y + log(|S|−1) ≤ Ω̄_pull(y), over classes with two or more "
+        "training samples; it is a theorem, so that every class must hold. Proposition 2's bound is for an f fixed "
+        "before the sample is drawn: on a trained network it is indicative only, and not part of this table."
+    )
+    title = "Theory check: Proposition 1"
+    return Table.of(f"theory-{slug(data.title)}", title, rows, columns, note) if rows else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None

@@ -7,25 +7,32 @@ chosen here: each run is read where its head is as accurate as LogAdj's as train
 from __future__ import annotations
 
 import math
-from typing import Any
+from statistics import fmean
 
 from ..counts import GROUPS
-from ..runs.read import Run, as_number
-from .differences import Difference, rate_difference
-from .grouping import DataSet, Group, slug
-from .tables import Cell, Table
+from ..runs.read import Run
+from .comparison import Difference, rate_difference
+from .grouping import DataSet, Group
 
 
 def curve(run: Run) -> dict[str, list[float]] | None:
-    """Accuracies by group that has classes, in ascending order of ``"tau"``, which is beside them; None without any."""
-    kept: Any = run.get("tradeoff")
-    columns = {name: kept.get(name) for name in ("tau", *GROUPS)} if isinstance(kept, dict) else {}
-    known = {
-        name: [float(v) for v in column]
-        for name, column in columns.items()
-        if isinstance(column, list) and column and all(as_number(v) is not None for v in column)
-    }
-    return known if {"tau", "head"} <= known.keys() and len({len(c) for c in known.values()}) == 1 else None
+    """Accuracies by group that has classes, in ascending order of ``"tau"``, which is with them; None without any."""
+    kept = run.summary.tradeoff
+    known: dict[str, list[float]] = {}
+    for name in ("tau", *GROUPS):
+        values = [v for v in kept.get(name) or () if v is not None]
+        if values and len(values) == len(kept[name] or ()):
+            known[name] = values
+    return known if {"tau", "head"} <= known.keys() else None
+
+
+def mean_curve(group: Group, part: str) -> dict[str, list[float]] | None:
+    """A group's trade-off between head and ``part``, mean over its seeds at each τ."""
+    found = [curve(run) for run in group.runs]
+    known = [c for c in found if c is not None and part in c and c["tau"] == (found[0] or {}).get("tau")]
+    if not known or len(known) < len(found):
+        return None
+    return {name: [fmean(values) for values in zip(*(c[name] for c in known))] for name in ("tau", "head", part)}
 
 
 def reference(data: DataSet) -> float | None:
@@ -51,33 +58,11 @@ def at_head(run: Run, head: float, part: str) -> float | None:
     return None
 
 
-def table(data: DataSet) -> Table | None:
-    """Torso and tail of every configuration at one accuracy of the head; None where runs do not allow it."""
-    head = reference(data)
-    parts = [g for g in ("torso", "tail") if data.sizes[g]]
-    if head is None or not parts:
-        return None
-    rows: list[list[Cell]] = []
-    for group in data.groups:
-        stats = [group.stat(lambda run, part=part: at_head(run, head, part)) for part in parts]  # type: ignore[misc]
-        if any(stat is not None for stat in stats):
-            rows.append([group.label, *stats, len(group.runs)])
-    if not rows:
-        return None
-    note = (
-        f"Test accuracy in per cent of logits less τ·log π, at the τ where the head's is {100 * head:.2f}, which is "
-        "LogAdj's as trained: nothing is chosen, all stand at the same point between head and tail."
-    )
-    columns = ["Method", *(p.capitalize() for p in parts), "Seeds"]
-    return Table(f"equal-head-{slug(data.title)}", "At equal accuracy of the head", columns, rows, note)
-
-
 def difference(data: DataSet, first: Group, second: Group, part: str) -> Difference | None:
     """First minus second in ``part`` at equal accuracy of the head, as if unpaired."""
-    head = reference(data)
-    sizes: Any = first.first.get("test", "per_class_n")
-    if head is None or not isinstance(sizes, list) or len(sizes) != data.counts.num_classes:
+    head, sizes = reference(data), first.first.summary.test.per_class_n
+    if head is None or sizes is None:
         return None
-    size = math.fsum(as_number(sizes[c]) or 0.0 for c in data.counts.groups()[part].tolist())
+    size = math.fsum(sizes[c] for c in data.counts.groups()[part].tolist())
     how = f"unpaired, binomial; logits adjusted to {100 * head:.2f} % on the head"
     return rate_difference(data, first, second, lambda run: at_head(run, head, part), size, how)

@@ -1,29 +1,37 @@
-"""Reading run folders, robustly: what is no run, not finished or too new is named and left out, the rest is kept.
+"""Reading runs: what is no run, damaged, not finished or too new is named with a reason, the rest is validated once.
 
 A report needs five small files of a run: ``config.json``, ``split.json``, ``summary.json`` (without these it is not a
-finished run), ``environment.json`` and ``metrics.jsonl`` (without these it is read, and the lack is said).
+finished run), ``environment.json`` and ``metrics.jsonl`` (without these it is read, and the lack is said). Many small
+runs may lie in one file, a *bundle*: a line of JSON a run, with the five files under their names.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
 from ..counts import ClassCounts
 from ..errors import InputError
+from .files import write_bytes
+from .schema import Config, Diagnostics, Environment, Epoch, GroupAccuracy, Split, Summary, parse
 
 FORMAT = 1
+BUNDLE = ".jsonl"
 _SIGNS = ("config.json", "summary.json", "metrics.jsonl")
+_AGAIN = "restore the file, or run it again with --force"
 
 
-class UnreadableError(Exception):
-    """Why a folder cannot be used, as the end of the sentence “… was skipped: ”."""
+class UnreadableError(InputError):
+    """Why a run cannot be used: a sentence of its own, and ``reason`` as the end of “… was skipped: ”."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} cannot be used: {reason}")
+        self.path, self.reason = path, reason
 
 
 @dataclass(frozen=True)
@@ -37,25 +45,19 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run, as its files say. The properties are what every table needs of it."""
+    """One finished run, as its files say; ``missing`` is what could not be read of it."""
 
     path: Path
-    config: dict[str, Any]
-    split: dict[str, Any]
-    summary: dict[str, Any]
-    environment: dict[str, Any] = field(default_factory=dict)
-    metrics: list[dict[str, Any]] = field(default_factory=list)
+    config: Config
+    split: Split
+    summary: Summary
+    environment: Environment
+    metrics: list[Epoch]
     missing: tuple[str, ...] = ()
 
     @property
     def method(self) -> str:
-        return str(self.config["method"])
-
-    @property
-    def given_knobs(self) -> dict[str, Any]:
-        """The knobs as the run's config has them: all that the method had when it was run."""
-        knobs = self.config.get("knobs")
-        return dict(knobs) if isinstance(knobs, dict) else {}
+        return self.config.method
 
     @cached_property
     def defaults(self) -> dict[str, Any] | None:
@@ -70,92 +72,59 @@ class Run:
     @property
     def knobs(self) -> dict[str, Any]:
         """All knobs; one that the method did not have yet when it was run has its default, which changes nothing."""
-        return {**(self.defaults or {}), **self.given_knobs}
+        return {**(self.defaults or {}), **self.config.knobs}
 
     @property
     def data(self) -> str:
-        return str(self.config["data"]["name"])
+        return self.config.data.name
 
     @property
     def options(self) -> dict[str, Any]:
-        options = self.config["data"].get("options")
-        return dict(options) if isinstance(options, dict) else {}
+        return self.config.data.options
 
     @property
     def recipe(self) -> dict[str, Any]:
-        recipe = self.config.get("recipe")
-        return dict(recipe) if isinstance(recipe, dict) else {}
+        return self.config.recipe
 
     @property
     def model(self) -> str:
-        return str(self.config.get("model") or "")
+        return self.config.model or ""
 
     @property
     def seed(self) -> int | None:
-        seed = self.config.get("seed")
-        return seed if isinstance(seed, int) else None
+        return self.config.seed
 
     @property
     def epochs(self) -> int | None:
-        epochs = self.config.get("epochs")
-        return epochs if isinstance(epochs, int) else None
+        return self.config.epochs
 
     @property
     def precision(self) -> str:
-        return str(self.config.get("precision") or "")
+        return self.config.precision or ""
 
     @property
     def fingerprint(self) -> str:
-        return str(self.split.get("fingerprint") or "")
+        return self.split.fingerprint or ""
 
     @cached_property
     def counts(self) -> ClassCounts:
-        return ClassCounts(self.split["counts"])
+        return ClassCounts(self.split.counts)
 
-    @property
+    @cached_property
     def class_names(self) -> list[str]:
-        names = self.split.get("class_names")
-        size = self.counts.num_classes
-        return (
-            [str(n) for n in names] if isinstance(names, list) and len(names) == size else list(map(str, range(size)))
-        )
+        return self.split.class_names or list(map(str, range(self.counts.num_classes)))
 
     @property
-    def test(self) -> dict[str, Any]:
-        test: dict[str, Any] = self.summary["test"]
-        return test
-
-    def get(self, *path: str) -> Any:
-        """A value inside the summary, or None where any step of the path is absent."""
-        return dig(self.summary, *path)
-
-    def number(self, *path: str) -> float | None:
-        """The same for a finite number."""
-        return as_number(self.get(*path))
+    def balanced(self) -> float:
+        """Balanced test accuracy."""
+        return self.summary.test.balanced
 
     @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the balanced test accuracy, over test samples."""
-        ends = self.get("test", "balanced_ci")
-        low, high = map(as_number, ends) if isinstance(ends, list) and len(ends) == 2 else (None, None)
-        return None if low is None or high is None else (low, high)
+    def diagnostics(self) -> Diagnostics:
+        return self.summary.diagnostics
 
     def group_accuracy(self, group: str) -> float | None:
-        return self.number("test", "groups", group, "accuracy")
-
-
-def dig(data: Any, *path: str) -> Any:
-    for key in path:
-        if not isinstance(data, dict):
-            return None
-        data = data.get(key)
-    return data
-
-
-def as_number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
+        return self.summary.test.groups.get(group, GroupAccuracy()).accuracy
 
 
 @dataclass(frozen=True)
@@ -167,7 +136,7 @@ class Found:
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> Found:
-    """Read every run under these paths; a path is a run or a folder of runs at any depth.
+    """Read every run under these paths; a path is a run, a bundle, or a folder of them at any depth.
 
     Raises:
         InputError: a path does not exist, or there is no readable run at all.
@@ -181,17 +150,18 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> Found:
     for top in asked:
         if not top.exists():
             raise InputError(f"{top} does not exist: give a run folder, or a folder of them")
-        folders = _folders(top)
-        if not folders:
+        places = _places(top)
+        if not places:
             skipped.append(Skipped(top, "it is not a run, nor a folder with one (no config.json in it)"))
-        for folder in folders:
-            if (real := folder.resolve()) in seen:
+        for place in places:
+            if (real := place.resolve()) in seen:
                 continue
             seen.add(real)
-            try:
-                runs.append(read(folder))
-            except UnreadableError as error:
-                skipped.append(Skipped(folder, str(error)))
+            for path, raw in _raw_runs(place):
+                try:
+                    runs.append(from_data(path, raw()))
+                except UnreadableError as error:
+                    skipped.append(Skipped(error.path, error.reason))
     if not runs:
         reasons = "; ".join(map(str, skipped))
         raise InputError(f"no readable run in {', '.join(map(str, asked))}: {reasons}")
@@ -199,99 +169,200 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> Found:
     return Found(kept, skipped + twice)
 
 
-def _folders(top: Path) -> list[Path]:
-    """Folders that look like runs, sorted, none inside another."""
-    if not top.is_dir():
-        return []
+def read(folder: Path) -> Run:
+    """Read one run.
+
+    Raises:
+        UnreadableError: an ``InputError`` of one sentence, with the file's name and what to do.
+    """
+    return from_data(folder, _files_of(folder))
+
+
+def write_bundle(paths: Iterable[str | os.PathLike[str]], bundle: Path) -> int:
+    """Put the small files of every readable run under these paths into one file; returns how many runs it holds."""
+    kept = {run.path for run in find(paths).runs}
+    lines = []
+    for path, raw in (found for top in paths for place in _places(Path(top)) for found in _raw_runs(place)):
+        if path in kept:
+            row = {"format": FORMAT, "run": path.name, **raw()}
+            lines.append(json.dumps(row, ensure_ascii=False, separators=(",", ":")))
+    write_bytes(bundle, "".join(f"{line}\n" for line in sorted(set(lines))).encode())
+    return len(lines)
+
+
+def read_json(path: Path, absent: str = "there is no such file") -> dict[str, Any]:
+    """A JSON file that holds a mapping.
+
+    Raises:
+        UnreadableError: with the file's name, or ``absent`` where there is none.
+    """
+    if not path.is_file():
+        raise UnreadableError(path.parent, absent)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except (OSError, ValueError, RecursionError) as error:
+        said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+        raise UnreadableError(path.parent, f"{path.name} cannot be read ({said}): {_AGAIN}") from None
+    if not isinstance(data, dict):
+        raise UnreadableError(path.parent, f"{path.name} holds no mapping: {_AGAIN}")
+    return data
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"it holds {name}, which is not JSON")
+
+
+def _places(top: Path) -> list[Path]:
+    """Folders that look like runs and bundles, sorted, none inside a run."""
+    if top.is_file():
+        return [top] if top.suffix == BUNDLE else []
     found = []
     for folder, inner, files in os.walk(top):
         if any(sign in files for sign in _SIGNS):
             found.append(Path(folder))
             inner.clear()
+        else:
+            found += [Path(folder) / name for name in sorted(files) if name.endswith(BUNDLE)]
         inner.sort()
     return found
 
 
-def read(folder: Path) -> Run:
-    """Read one run.
+def _raw_runs(place: Path) -> Iterator[tuple[Path, Any]]:
+    """(path, function that reads the files of that run as plain data) for a run folder or each run of a bundle."""
+    if place.is_dir():
+        yield place, lambda: _files_of(place)
+        return
+    try:
+        text = place.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = f"it cannot be read ({str(error).splitlines()[0]})"
+        yield place, lambda: _raise(UnreadableError(place, reason))
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        row = _line(line)
+        name = row.get("run") if row is not None else None
+        if not isinstance(name, str):
+            at = place / f"line {number}"
+            yield at, lambda at=at: _raise(UnreadableError(at, "it is not a run of a bundle: write the bundle again"))
+        elif row is not None:
+            yield place / name, lambda row=row: {k: v for k, v in row.items() if k not in ("format", "run")}
 
-    Raises:
-        UnreadableError: with the reason.
-    """
-    config = _load(folder / "config.json", "it is not a run (no config.json)")
-    if "format" not in config or "method" not in config or not isinstance(dig(config, "data", "name"), str):
-        raise UnreadableError("it is not a run of longtail (config.json names no format, method and data set)")
-    _check_format("config.json", config)
-    summary = _load(folder / "summary.json", "it is not finished (no summary.json)")
-    _check_format("summary.json", summary)
-    split = _load(folder / "split.json", "it is incomplete (no split.json)")
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def _line(line: str) -> dict[str, Any] | None:
+    """A line of JSON that holds a mapping, else None."""
+    try:
+        data = json.loads(line, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _files_of(folder: Path) -> dict[str, Any]:
+    """The five files of a run as plain data; what may be missing is absent, with the reason under ``missing``."""
+    raw: dict[str, Any] = {
+        "config": read_json(folder / "config.json", "it is not a run (no config.json)"),
+        "summary": read_json(
+            folder / "summary.json", "it is not finished (no summary.json): --resume on its command goes on with it"
+        ),
+        "split": read_json(folder / "split.json", f"it is incomplete (no split.json): {_AGAIN}"),
+    }
     missing = []
     try:
-        environment = _load(folder / "environment.json", "")
+        raw["environment"] = read_json(folder / "environment.json", "no environment.json")
     except UnreadableError as error:
-        environment = {}
-        missing.append(str(error) or "no environment.json")
-    metrics, lack = _metrics(folder / "metrics.jsonl")
-    missing += lack
-    run = Run(folder, config, split, summary, environment, metrics, tuple(missing))
+        missing.append(error.reason)
+    path = folder / "metrics.jsonl"
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        raw["metrics"] = [_line(line) for line in lines if line.strip()]
+    except OSError as error:
+        missing.append(f"metrics.jsonl cannot be read ({error.strerror})" if path.exists() else "no metrics.jsonl")
+    return {**raw, **({"missing": missing} if missing else {})}
+
+
+def from_data(path: Path, raw: Mapping[str, Any]) -> Run:
+    """A run from the plain data of its files, validated.
+
+    Raises:
+        UnreadableError: with the file's name and the value that is wrong.
+    """
+    config = raw.get("config")
+    if not isinstance(config, dict) or "format" not in config or "method" not in config or "data" not in config:
+        raise UnreadableError(path, "it is not a run of longtail (config.json names no format, method and data set)")
+    for name in ("config", "summary"):
+        _check_format(path, f"{name}.json", raw.get(name))
+    checked = {
+        name: _parsed(path, f"{name}.json", kind, raw.get(name))
+        for name, kind in (("config", Config), ("split", Split), ("summary", Summary))
+    }
+    missing = [str(lack) for lack in raw.get("missing") or ()]
+    try:
+        environment = parse(Environment, raw.get("environment") or {}, "")
+    except InputError as error:
+        environment = Environment()
+        missing.append(f"environment.json is damaged ({error})")
+    metrics, bad = [], 0
+    for row in raw.get("metrics") or ():
+        try:
+            metrics.append(parse(Epoch, row, ""))
+        except InputError:
+            bad += 1
+    missing += [f"{bad} unreadable line{'s' if bad > 1 else ''} in metrics.jsonl"] if bad else []
+    run = Run(path, **checked, environment=environment, metrics=metrics, missing=tuple(missing))
     _check(run)
     return run
 
 
-def _load(path: Path, absent: str) -> dict[str, Any]:
-    if not path.is_file():
-        raise UnreadableError(absent)
+def _parsed(path: Path, name: str, kind: type, data: Any) -> Any:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UnreadableError(f"{path.name} cannot be read ({str(error).splitlines()[0]})") from None
-    if not isinstance(data, dict):
-        raise UnreadableError(f"{path.name} holds no mapping")
-    return data
+        return parse(kind, data, "")
+    except InputError as error:
+        raise UnreadableError(path, f"{name} is damaged ({error}): {_AGAIN}") from None
 
 
-def _check_format(name: str, data: dict[str, Any]) -> None:
-    version = data.get("format")
+def _check_format(path: Path, name: str, data: Any) -> None:
+    version = data.get("format") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise UnreadableError(f"{name} has no readable format number (got {version!r})")
+        raise UnreadableError(path, f"{name} has no readable format number (got {version!r}): {_AGAIN}")
     if version > FORMAT:
         raise UnreadableError(
-            f"it was made by a newer longtail ({name} has format {version}, this version reads {FORMAT})"
+            path,
+            f"it was made by a newer longtail ({name} has format {version}, this version reads {FORMAT}): update it",
         )
 
 
-def _metrics(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    if not path.is_file():
-        return [], ["no metrics.jsonl"]
-    lines: list[dict[str, Any]] = []
-    bad = 0
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        return [], [f"metrics.jsonl cannot be read ({error.strerror})"]
-    for line in text.splitlines():
-        try:
-            data = json.loads(line)
-        except ValueError:
-            data = None
-        if isinstance(data, dict):
-            lines.append(data)
-        elif line.strip():
-            bad += 1
-    return lines, [f"{bad} unreadable line{'s' if bad > 1 else ''} in metrics.jsonl"] if bad else []
-
-
 def _check(run: Run) -> None:
-    """The fields without which no table can be made."""
+    """What types cannot say: that the files are about the same classes."""
+
+    def need(holds: bool, said: str) -> None:
+        if not holds:
+            raise UnreadableError(run.path, f"{said}: {_AGAIN}")
+
     try:
         classes = run.counts.num_classes
-    except (InputError, KeyError, TypeError):
-        raise UnreadableError("split.json has no readable training counts") from None
-    if run.number("test", "balanced") is None:
-        raise UnreadableError("summary.json has no balanced test accuracy")
-    per_class = run.get("test", "per_class")
-    if not isinstance(per_class, list) or len(per_class) != classes:
-        raise UnreadableError(f"summary.json does not have one test accuracy for each of the {classes} classes")
+    except InputError as error:
+        raise UnreadableError(run.path, f"split.json has no readable training counts ({error}): {_AGAIN}") from None
+    names, test, found = run.split.class_names, run.summary.test, run.summary.diagnostics
+    need(names is None or len(names) == classes, f"split.json does not name each of the {classes} classes")
+    sizes = test.per_class_n
+    need(
+        len(test.per_class) == classes and (sizes is None or len(sizes) == classes),
+        f"summary.json does not have one test accuracy for each of the {classes} classes",
+    )
+    labels = [y for label, predicted, _ in test.confusion.top for y in (label, predicted)] + found.labels
+    for points in (found.tsne, *found.embeddings2d.values()):
+        if points is not None:
+            need(len(points.x) == len(points.y) == len(points.labels), "summary.json holds a map of unequal columns")
+            labels += points.labels
+    need(all(0 <= y < classes for y in labels), f"summary.json speaks of labels beyond the {classes} classes")
+    by_class = [*found.margin_variance.values(), found.dmax.by_class]
+    need(all(v is None or len(v) == classes for v in by_class), "summary.json has a list by class of another length")
+    columns = [c for c in run.summary.tradeoff.values() if c is not None]
+    need(len({len(c) for c in columns}) < 2, "summary.json has a trade-off of unequal columns")
 
 
 def _without_repeats(runs: list[Run]) -> tuple[list[Run], list[Skipped]]:
@@ -311,7 +382,7 @@ def _without_repeats(runs: list[Run]) -> tuple[list[Run], list[Skipped]]:
 
 
 def _finished(run: Run) -> str:
-    return str(run.environment.get("finished") or "")
+    return run.environment.finished or ""
 
 
 def condition(run: Run) -> list[Any]:
@@ -328,7 +399,7 @@ def data_identity(run: Run) -> list[Any]:
 
     known = run.data in names() or not run.fingerprint
     which = [run.data] if known else [PurePath(run.data).name, run.fingerprint]
-    return [which, run.options, run.counts.n.tolist()]
+    return [which, run.options, run.split.counts]
 
 
 def circumstances(run: Run) -> dict[str, Any]:

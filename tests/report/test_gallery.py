@@ -1,0 +1,93 @@
+"""Which runs figures draw where there are too many, and which would hide one another."""
+
+import json
+import shutil
+
+import pytest
+
+from fake_runs import make_run
+from longtail.report import gallery
+from longtail.report.grouping import datasets
+from longtail.runs.read import find
+
+
+def read(path):
+    (data,) = datasets(find([path]).runs)
+    return data
+
+
+def labels(groups):
+    return [group.label for group in groups]
+
+
+@pytest.fixture
+def many(tmp_path):
+    for method in ("ce", "cb-focal", "ldam-drw", "logadj", "dro-lt", "tau-norm", "elm", "crt", "lws"):
+        make_run(tmp_path / method, method)
+    make_run(tmp_path / "memory", "elm", memory=16)
+    make_run(tmp_path / "vs", "vs", tau=0.5)
+    return tmp_path
+
+
+def test_of_too_many_runs_the_paper_s_one_stage_methods_and_variants_of_elm_are_drawn(many):
+    data = read(many)
+    drawn = labels(gallery.shown(data))
+    assert len(drawn) == gallery.MOST_CURVES
+    assert drawn == ["CE", "CB Focal", "LDAM + DRW", "LogAdj", "DRO-LT", "τ-norm", "ELM", "ELM (memory = 16)"]
+
+
+def test_of_too_many_runs_those_under_other_circumstances_are_the_first_to_go(many):
+    before = labels(gallery.shown(read(many)))
+    make_run(many / "long", "elm", epochs=50)
+    make_run(many / "fast", "ce", recipe={"lr": 9.0})
+    data = read(many)
+    assert {"ELM · 50 epochs", "CE · lr 9"} <= set(labels(data.groups))
+    assert labels(gallery.shown(data)) == before
+
+
+def test_a_new_head_on_the_same_embeddings_is_drawn_once_and_said(many):
+    for method in ("tau-norm", "crt"):
+        ce, own = (json.loads((many / m / "summary.json").read_text()) for m in ("ce", method))
+        own["diagnostics"]["dmax"] = ce["diagnostics"]["dmax"]
+        (many / method / "summary.json").write_text(json.dumps(own))
+    for other in ("memory", "ldam-drw"):  # made runs of names of one length have the same embeddings
+        shutil.rmtree(many / other)
+    kept, said = gallery.distinct_embeddings(gallery.shown(read(many)))
+    assert "τ-norm" not in labels(kept)
+    assert "CE" in labels(kept)
+    assert said == " τ-norm, cRT: the embeddings of CE."
+
+
+def captions(data):
+    made = gallery.pictures(data, gallery.looks_for([data]))
+    return {int(picture.name[len("figure")]): picture.caption for picture in made}
+
+
+def test_captions_count_labels_and_what_is_not_drawn(many, tmp_path_factory):
+    made = captions(read(many))
+    assert "for three labels" in made[3]
+    assert made[2].endswith("3 more configurations are in the tables only.")
+    two = tmp_path_factory.mktemp("two")
+    make_run(two / "ce", "ce", counts=(60, 10))
+    assert "for two labels" in captions(read(two))[3]
+    assert "tables only" not in captions(read(two))[2]
+
+
+def test_the_map_of_embeddings_says_which_runs_it_leaves_out(tmp_path):
+    names = ("ce", "ldam-drw", "logadj", "dro-lt", "elm", "vs", "center")  # figure 5 has six panels
+    runs = [make_run(tmp_path / name, name, tsne=name == "ce", counts=(30, 20)) for name in names]
+    summaries = [json.loads((run / "summary.json").read_text()) for run in runs]
+    for run, summary in zip(runs, summaries):
+        summary["diagnostics"]["tsne"] = summaries[0]["diagnostics"]["tsne"]
+        (run / "summary.json").write_text(json.dumps(summary))
+    assert captions(read(tmp_path))[5].endswith("1 more configuration is in the tables only.")
+
+
+def test_runs_without_distances_are_nobody_s_twins(tmp_path):
+    for method in ("ce", "elm"):
+        run = make_run(tmp_path / method, method)
+        summary = json.loads((run / "summary.json").read_text())
+        summary["diagnostics"]["dmax"] = None
+        (run / "summary.json").write_text(json.dumps(summary))
+    kept, said = gallery.distinct_embeddings(read(tmp_path).groups)
+    assert (labels(kept), said) == (["CE", "ELM"], "")
