@@ -24,7 +24,8 @@ from torch import Tensor
 
 from .data import Dataset, Split
 from .data.dataset import Files
-from .data.images import open_image, reason, reduction
+from .data.images import open_image, reduction
+from .data.limits import reason
 from .errors import InputError
 from .models.pretrained import Backbone, Preprocessing
 from .runs.files import cannot_write
