@@ -29,9 +29,8 @@ import torch
 from longtail import methods, models
 from longtail.data import load
 from longtail.engine import recipe
-from longtail.engine.distributed import Ranks
+from longtail.engine.job import Job
 from longtail.engine.pool import Outcome, cores, run_all
-from longtail.engine.settings import Job
 from longtail.engine.train import Trainer
 
 ALPHAS = ("prior", "count^0.5", "count")
@@ -162,9 +161,9 @@ class Ablation:
             plan = methods.build(found["method"], data.counts, data=self.args.data, **found["knobs"])
             options = how.model_options if self.args.model in (None, how.model) else {}
             model = models.build(self.args.model or how.model, data.num_classes, data.input_shape, **options)
-            trainer = Trainer(model, plan, data.train, how, 0, torch.device("cpu"), None, False, 0, Ranks(), ())
+            trainer = Trainer(model, plan, data.train, how)
             for stage in range(len(plan.stages)):
-                trainer._enter(stage)
+                trainer.enter(stage)
             if (memory := trainer.objective.memory) is not None and data.kind == "images":
                 memory.push(torch.randn(len(data.train), 64), data.train.labels, torch.arange(len(data.train)))
             batches = (b for epoch in range(10**6) for b in trainer.loader.epoch(epoch))
@@ -174,7 +173,7 @@ class Ablation:
             for name, (trainer, batches) in sides.items():
                 begin = time.process_time()
                 for _ in range(steps):
-                    trainer._step(next(batches), 0.01, (0, 0, 0))
+                    trainer.step(next(batches), 0.01, (0, 0, 0))
                 if n:
                     times[name].append((time.process_time() - begin) / steps)
         base = statistics.median(times["no pull"])

@@ -38,8 +38,7 @@ from torch.utils.data import DataLoader, Dataset
 from longtail import ClassCounts, methods, models
 from longtail.data import Loader, Split, load
 from longtail.engine import recipe
-from longtail.engine.distributed import Ranks
-from longtail.engine.net import has_bf16
+from longtail.engine.stage import has_bf16
 from longtail.engine.train import Trainer
 
 MEAN, STD = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
@@ -103,8 +102,8 @@ def ours(split: Split, method: str, **knobs: int) -> Callable[[], None]:
         memory.push(torch.randn(len(split), 64), split.labels, torch.arange(len(split)))
     model = models.build("resnet32", 100, (3, 32, 32), head=plan.head)
     how = recipe.get("cifar-cpu")
-    trainer = Trainer(model, plan, split, how, 0, torch.device("cpu"), None, False, 0, Ranks(), ())
-    trainer._enter(0)
+    trainer = Trainer(model, plan, split, how)
+    trainer.enter(0)
 
     def forever() -> Iterator[tuple[int, int, object]]:
         epoch = 0
@@ -117,7 +116,7 @@ def ours(split: Split, method: str, **knobs: int) -> Callable[[], None]:
 
     def step() -> None:
         epoch, i, batch = next(batches)
-        trainer._step(batch, 0.01, (0, epoch, i))  # type: ignore[arg-type]
+        trainer.step(batch, 0.01, (0, epoch, i))  # type: ignore[arg-type]
 
     return step
 

@@ -23,16 +23,16 @@ from .counts import ClassCounts
 from .data.dataset import Split
 from .engine import recipe as recipes
 from .engine.distributed import pick_device
-from .engine.embeddings import outputs
 from .engine.finish import after
-from .engine.reading import reading
-from .engine.stopping import EarlyStopping
+from .engine.forward import outputs
 from .engine.train import Interrupted, fit
 from .errors import InputError
 from .evaluate import accuracy
 from .evaluate.predictions import Part, Predictions
 from .models import CosineHead
 from .plan import Plan
+from .probabilities import reading
+from .stopping import EarlyStopping
 
 # Chosen on the validation part of CIFAR100-LT features, as the defaults of the estimator were.
 _COSINE_SCALE = 16.0

@@ -18,9 +18,9 @@ from .data.dataset import Files, Split
 from .data.images import open_image
 from .data.limits import reason
 from .data.loader import Loader
-from .engine.reading import Reading, reading
 from .engine.recipe import Recipe
 from .errors import InputError
+from .probabilities import Reading, reading
 
 BATCH = 64
 

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 from longtail import export as exporting
 from longtail.cli import app
 from longtail.data import load
-from longtail.engine.job import execute
-from longtail.engine.settings import Job
+from longtail.engine.job import Job, execute
 from longtail.errors import InputError, RunError
 from longtail.inference import restore
 

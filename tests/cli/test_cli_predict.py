@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from longtail.cli import app
 from longtail.data import load
-from longtail.engine.job import execute
-from longtail.engine.settings import Job
+from longtail.engine.job import Job, execute
 from longtail.errors import InputError
 from longtail.evaluate.predictions import Predictions
 from longtail.inference import restore

@@ -18,8 +18,8 @@ import pytest
 from longtail import methods, summary
 from longtail.cli import compare, main
 from longtail.engine import finish
+from longtail.engine.job import Job
 from longtail.engine.pool import run_all
-from longtail.engine.settings import Job
 
 LONGTAIL = [sys.executable, "-m", "longtail"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -19,8 +19,7 @@ from pathlib import Path
 import torch
 
 from longtail.engine import finish
-from longtail.engine.job import execute
-from longtail.engine.settings import Job
+from longtail.engine.job import Job, execute
 
 
 class Slow:

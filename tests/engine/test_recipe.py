@@ -5,7 +5,8 @@ from torch import nn
 
 from longtail import models
 from longtail.engine import recipe as recipes
-from longtail.engine.recipe import Recipe, parameter_groups
+from longtail.engine.recipe import Recipe
+from longtail.engine.stage import parameter_groups
 from longtail.errors import InputError
 
 

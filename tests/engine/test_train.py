@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from longtail import ClassCounts, methods, models
 from longtail.data import Dataset, Loader, Split, load
 from longtail.engine import recipe
-from longtail.engine.embeddings import class_means, outputs
-from longtail.engine.net import Trained, choose_precision, has_bf16
+from longtail.engine.forward import class_means, outputs
+from longtail.engine.stage import Trained, choose_precision, has_bf16
 from longtail.engine.train import Interrupted, fit
 from longtail.errors import RunError
 from longtail.losses import DroLt, MarginCrossEntropy, Objective

@@ -19,8 +19,7 @@ import pytest
 from safetensors.torch import load_file
 
 from longtail.engine import finish
-from longtail.engine.job import execute, prepare
-from longtail.engine.settings import Job
+from longtail.engine.job import Job, execute, prepare
 from longtail.errors import InputError, RunError
 from longtail.runs import folder as runs
 

@@ -36,8 +36,8 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..engine.job import Job
     from ..engine.pool import Outcome
-    from ..engine.settings import Job
     from ..plan import Plan
 
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Runs at a time; one a core by default, at most 4.")]
@@ -75,8 +75,8 @@ def compare(
     Finished runs are reused and unfinished ones go on, so the same command after an interruption loses nothing. Methods
     whose first stage is ce (crt, lws, tau-norm, dro-lt-multistage) begin with its runs if it is among them.
     """
-    from ..engine.beginning import begins_with
-    from ..engine.settings import Job
+    from ..engine.job import Job
+    from ..engine.reuse import begins_with
 
     names = [name for name in methods.split(",") if name]
     if not names:
@@ -125,7 +125,7 @@ def sweep(
     force: Annotated[bool, typer.Option("--force", help="Run again what is finished.")] = False,
 ) -> None:
     """Train one method over a grid of knobs; the best is chosen on validation data, test is only shown."""
-    from ..engine.settings import Job
+    from ..engine.job import Job
 
     axes = {name: [v for v in values.split(",") if v] for name, values in pairs(grid, "--grid").items()}
     for name, values in axes.items():

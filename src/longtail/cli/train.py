@@ -81,7 +81,7 @@ def train(
 
     if resume and force:
         raise InputError("--resume goes on with a run and --force starts it again: give one of them")
-    from ..engine.settings import Job
+    from ..engine.job import Job
 
     job = Job(
         method, data=data, root=root, options=plain_pairs(option, "--option"), seed=seed,
@@ -96,10 +96,9 @@ def _run(job: Any, track: Sequence[str]) -> None:
     import os
     import sys
 
-    from ..engine.job import execute
-    from ..engine.progress import Lines, Live, tracker
-    from ..engine.signals import StopOnSignal, resume_command
-    from ..engine.train import Interrupted, Watcher
+    from ..engine.job import StopOnSignal, execute
+    from ..engine.progress import Lines, Live, Watcher, tracker
+    from ..engine.train import Interrupted
     from ..runs.folder import command_line
 
     first = os.environ.get("RANK", "0") == "0"
@@ -138,3 +137,15 @@ def _say_result(path: Any) -> None:
         raise InputError(f"{path / 'summary.json'} cannot be read: --force runs it again") from None
     groups = [f"{k} {100 * g['accuracy']:.1f}" for k, g in test["groups"].items() if g["accuracy"] is not None]
     typer.echo(f"balanced test accuracy {100 * test['balanced']:.2f} % ({', '.join(groups)})", err=True)
+
+
+def resume_command(command: list[str]) -> str:
+    """The command that goes on with a run that this one began.
+
+    >>> resume_command(["longtail", "train", "elm", "--force"])
+    'longtail train elm --resume'
+    """
+    import shlex
+
+    kept = [word for word in command if word not in ("--force", "--resume")]
+    return shlex.join([*kept, "--resume"])

@@ -67,15 +67,6 @@ class Ranks:
         if self.world > 1:
             dist.broadcast(x, 0)
 
-    def average_gradients(self, module: nn.Module) -> None:
-        """Average the gradients of parameters that DDP does not know: an objective's own."""
-        if self.world > 1:
-            for p in module.parameters():
-                if p.requires_grad:
-                    p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                    dist.all_reduce(p.grad)
-                    p.grad /= self.world
-
     def wrap(self, net: nn.Module) -> nn.Module:
         """The module whose gradients are averaged over ranks."""
         if self.world == 1 or not any(p.requires_grad for p in net.parameters()):

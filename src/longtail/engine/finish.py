@@ -13,11 +13,11 @@ from ..data import Dataset, Split
 from ..evaluate.predictions import Part, Predictions
 from ..margins import PerClass
 from ..plan import Plan
+from ..probabilities import reading
 from ..runs.files import write_bytes
 from ..runs.folder import RunFolder
 from ..summary import summarise
-from .embeddings import margins_of, outputs
-from .reading import reading
+from .forward import margins_of, outputs
 
 # Training logits beyond this many numbers are not kept: ImageNet-LT's are 0.5 GB, iNaturalist's would be 14
 MOST_LOGITS = 2 * 10**8

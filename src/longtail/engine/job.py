@@ -1,29 +1,91 @@
-"""One run from its settings to its folder: data, plan, recipe, model; train; evaluate; write."""
+"""One run from its settings to its folder: data, plan, recipe, model; train; evaluate; write.
+
+Nothing heavy is imported before a job is done: whoever only starts runs elsewhere needs no torch.
+"""
 
 from __future__ import annotations
 
+import json
+import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-from .. import __version__, methods, models
-from ..data import Dataset, load, names
-from ..data.augment import of_images, stored_name
 from ..errors import InputError
-from ..margins import from_data
-from ..plan import Plan
-from ..runs.checkpoint import Checkpoint, decode
-from ..runs.folder import RunFolder, default_folder, environment
-from . import beginning, distributed, recipe
-from .finish import finish, too_many_logits
-from .net import choose_precision
+from . import recipe
 from .recipe import Recipe
-from .settings import Job
-from .train import Interrupted, Watcher, fit
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ..data import Dataset
+    from ..plan import Plan
+    from ..runs.checkpoint import Checkpoint
+    from ..runs.folder import RunFolder
+    from .distributed import Ranks
+    from .progress import Watcher
+
+
+@dataclass(frozen=True)
+class Job:
+    """The settings of one run, as the command takes them; None stands for the default of data, method or recipe."""
+
+    method: str
+    data: str = "digits-lt"
+    root: str = "data"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str | None = None
+    model: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    clip: float | None = None
+    ema: float | None = None
+    augment: str | None = None
+    precision: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    workers: int = 0
+    compile: bool = False
+    begin_with: str | None = None
+    out: str | None = None
+    under: str = "runs"
+    resume: bool = False
+    force: bool = False
+    save_seconds: float = 60.0
+    save_steps: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def command(self) -> list[str]:
+        """The command that does this run.
+
+        >>> " ".join(Job("elm", seed=2, knobs={"lam": 0.1}, lr=0.2, out="here").command())
+        'longtail train elm --data digits-lt --seed 2 --set lam=0.1 --lr 0.2 --out here'
+        """
+        words = ["longtail", "train", self.method, "--data", self.data]
+        default = Job(self.method)
+        for name, value in asdict(self).items():
+            if name in ("method", "data", "under", "resume", "force", "save_steps") or value == getattr(default, name):
+                continue
+            if isinstance(value, Mapping):
+                option = {"options": "--option", "knobs": "--set"}[name]
+                words += [word for k, v in value.items() for word in (option, f"{k}={_text(v)}")]
+            else:
+                option = {"save_seconds": "--save-every"}.get(name, "--" + name.replace("_", "-"))
+                words += [option] if value is True else [option, str(value)]
+        return words
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True)
@@ -40,6 +102,14 @@ class Prepared:
 
 def prepare(job: Job) -> Prepared:
     """Load the data, build plan, recipe and model, and write the config; every mistake in the settings shows here."""
+    import torch
+
+    from .. import __version__, methods, models
+    from ..data import load
+    from .distributed import pick_device
+    from .finish import too_many_logits
+    from .stage import choose_precision
+
     # scikit-learn, which draws the t-SNE at the end, takes 32 bits
     if isinstance(job.seed, bool) or not isinstance(job.seed, int) or not 0 <= job.seed < 2**32:
         raise InputError(f"seed must be a whole number in [0, 2^32), got {job.seed!r}")
@@ -47,7 +117,7 @@ def prepare(job: Job) -> Prepared:
         if job.threads < 1:
             raise InputError(f"threads must be at least 1, got {job.threads}")
         torch.set_num_threads(job.threads)
-    device = distributed.pick_device(job.device)
+    device = pick_device(job.device)
     if job.recipe is not None:
         recipe.get(job.recipe)
     methods.knobs(job.method)
@@ -91,6 +161,8 @@ def prepare(job: Job) -> Prepared:
 
 
 def _recipe(job: Job, data: Dataset) -> Recipe:
+    from ..data import names
+
     # By what was asked for, not by the data's own name: somebody's folder may be called images, features or moons
     name = job.data if job.data in names() else ""
     chosen = recipe.default_for(name, data.kind) if job.recipe is None else recipe.get(job.recipe)
@@ -100,16 +172,22 @@ def _recipe(job: Job, data: Dataset) -> Recipe:
     changes = {field: getattr(job, field) for field in fields if getattr(job, field) is not None}
     chosen = chosen.replace(**changes) if changes else chosen
     if data.kind != "features":
+        from ..data.augment import stored_name
+
         chosen = chosen.replace(augment=stored_name(chosen.augment, data.train))
     return chosen if job.epochs is None else chosen.with_epochs(job.epochs)
 
 
 def _augmentation(how: Recipe, data: Dataset) -> list[str]:
+    from ..data.augment import of_images
+
     return [] if data.kind == "features" else [of_images(how.augment, data.train).sentence()]
 
 
 def folder_of(job: Job, ready: Prepared) -> Path:
     """Where the run goes: ``--out``, or a name of its own under ``runs/``."""
+    from ..runs.folder import default_folder
+
     return Path(job.out) if job.out is not None else default_folder(ready.config, Path(job.under))
 
 
@@ -127,6 +205,9 @@ def execute(
         RunError: a run that failed.
         Interrupted: ``stop`` named a signal; the state is saved.
     """
+    from ..runs.folder import RunFolder
+    from . import distributed
+
     ready = prepare(job)
     path = folder_of(job, ready)
     with distributed.ranks(ready.device) as ranks:
@@ -157,7 +238,7 @@ def execute(
 def _lead(
     job: Job,
     ready: Prepared,
-    ranks: distributed.Ranks,
+    ranks: Ranks,
     run: RunFolder,
     goes_on: bool,
     say: Callable[[str], None],
@@ -165,13 +246,19 @@ def _lead(
     stop: Callable[[], int],
 ) -> None:
     """What the first rank does: train, and write everything."""
+    from ..runs.checkpoint import decode
+    from ..runs.folder import environment
+    from . import distributed, reuse
+    from .finish import finish
+    from .train import Interrupted
+
     saved = run.latest(lambda text: say(f"warning: {text}")) if goes_on else None
     if job.resume:
         say(f"going on from {run.path}" if saved else f"{run.path} has no usable checkpoint: starting afresh")
     about = environment(str(ready.device), job.command())
     begun = None
     if saved is None and job.begin_with is not None:
-        begun = beginning.take(Path(job.begin_with), ready.plan, ready.config, ready.data.counts)
+        begun = reuse.take(Path(job.begin_with), ready.plan, ready.config, ready.data.counts)
         about["begun_with"] = Path(job.begin_with).resolve().name
         say(f"beginning with what {job.begin_with} trained")
     run.start(_split_facts(ready.data), about, keep=goes_on)
@@ -192,8 +279,11 @@ def _lead(
     finish(run, ready.model, ready.plan, ready.data, ready.device, job.seed, job.workers)
 
 
-def _follow(job: Job, ready: Prepared, ranks: distributed.Ranks, stop: Callable[[], int]) -> None:
+def _follow(job: Job, ready: Prepared, ranks: Ranks, stop: Callable[[], int]) -> None:
     """What every rank but the first does: the same steps, and no file is written."""
+    from ..runs.checkpoint import decode
+    from . import distributed
+
     saved = ranks.bytes_from_first(None)
     if saved == b"finished":
         return
@@ -204,12 +294,14 @@ def _follow(job: Job, ready: Prepared, ranks: distributed.Ranks, stop: Callable[
 def _fit(
     job: Job,
     ready: Prepared,
-    ranks: distributed.Ranks,
+    ranks: Ranks,
     state: Checkpoint | None,
     stop: Callable[[], int],
     watchers: Sequence[Watcher] = (),
     save: Callable[[int, bytes], None] | None = None,
 ) -> None:
+    from .train import fit
+
     fit(
         ready.model, ready.plan, ready.data.train, ready.recipe,
         seed=job.seed, device=ready.device, compile=job.compile, workers=job.workers, ranks=ranks, watchers=watchers,
@@ -236,6 +328,9 @@ def _epochs_done(plan: Plan, how: Recipe, at: Mapping[str, int]) -> int:
 
 def space_needed(ready: Prepared) -> int:
     """Bytes that the run will write: three checkpoints at once (weights, momentum, average), and the predictions."""
+    from .. import models
+    from .finish import too_many_logits
+
     weights = 4 * models.parameter_count(ready.model)
     data, width = ready.data, ready.data.num_classes + int(ready.model.embedding_size)  # type: ignore[arg-type]
     whole = [data.val, data.test] if too_many_logits(data) else [data.train, data.val, data.test]
@@ -263,6 +358,11 @@ def _split_facts(data: Dataset) -> dict[str, Any]:
 
 def _introduce(ready: Prepared, say: Callable[[str], None]) -> None:
     """What is about to run, and what was decided where the paper leaves it open."""
+    import torch
+
+    from .. import models
+    from ..margins import from_data
+
     data, how, model = ready.data, ready.recipe, ready.model
     val = f", {len(data.val)} val" if data.val is not None else ", no val"
     say(f"{data.name}: {data.num_classes} classes, {len(data.train)} train{val}, {len(data.test)} test")
@@ -278,3 +378,36 @@ def _introduce(ready: Prepared, say: Callable[[str], None]) -> None:
         say("  " + ", ".join(f"{k} = {v}" for k, v in shown.items()))
     for decision in ready.config["decisions"]:
         say(f"  {decision}")
+
+
+class StopOnSignal:
+    """While active, the first SIGINT or SIGTERM is only noted: calling the object gives its number, or 0.
+
+    A second one acts at once, as if nobody listened. Outside the main thread, where Python takes no handlers, it does
+    nothing.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, object] = {}
+
+    def __call__(self) -> int:
+        return self.number
+
+    def __enter__(self) -> StopOnSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._before = {}

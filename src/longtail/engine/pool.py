@@ -1,10 +1,16 @@
-"""Many runs in a few worker processes; one that fails, or dies with its process, does not take the others with it."""
+"""Many runs in a few worker processes; one that fails, or dies with its process, does not take the others with it.
+
+A worker (``python -m longtail.engine.pool``) does one run after the other: settings come as JSON lines on stdin, news
+goes out on stdout. One interpreter for many runs: importing torch takes longer than a run on the digits. It ends when
+stdin does, and stops its run (saved, resumable) when the process that started it is gone.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from .settings import Job
+from ..errors import InputError, RunError
+from .job import Job, StopOnSignal, execute
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,7 @@ class _Worker:
         environment = {**os.environ, "OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number}
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "longtail.engine.worker"],
+            [sys.executable, "-m", "longtail.engine.pool"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment,
         )  # fmt: skip
 
@@ -165,3 +172,49 @@ class _Worker:
         last = self.errors.read().decode(errors="replace").strip().splitlines()[-1:]
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return _WorkerDied(f"its process ended with {how}{': ' + last[0] if last else ''}")
+
+
+def work() -> None:
+    # Whatever prints in this process must not get between the lines that the parent reads
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    parent = os.getppid()
+
+    def tell(**news: Any) -> None:
+        out.write(json.dumps(news) + "\n")
+        out.flush()
+
+    from .progress import Progress
+    from .train import Interrupted
+
+    class News:
+        def step(self, now: Progress) -> None:
+            pass
+
+        def epoch(self, row: dict[str, Any]) -> None:
+            tell(kind="epoch", epoch=row["epoch"])
+
+    tell(kind="ready")
+    with StopOnSignal() as stop:
+
+        def stopped() -> int:
+            return stop() or (signal.SIGTERM if os.getppid() != parent else 0)
+
+        for line in sys.stdin:
+            said: list[str] = []
+            try:
+                path = execute(Job(**json.loads(line)), say=said.append, watchers=lambda *_: [News()], stop=stopped)
+                tell(kind="done", path=str(path))
+            except (InputError, RunError) as error:
+                tell(kind="failed", error=str(error), mistake=isinstance(error, InputError))
+            except Interrupted:
+                break
+            except Exception as error:  # one run's accident must not take the others with it
+                import traceback
+
+                traceback.print_exc()
+                tell(kind="failed", error=f"{type(error).__name__}: {error}", mistake=False)
+
+
+if __name__ == "__main__":
+    work()

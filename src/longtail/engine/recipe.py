@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch import nn
-
 from ..errors import InputError, unknown
 
 
@@ -178,17 +176,6 @@ class Recipe:
         if self.clip is not None:
             said.append(f"Gradients are clipped to norm {self.clip:g}.")
         return said
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Groups for ``torch.optim.SGD``: weights (two dimensions or more) decay; biases and batch norm do not.
-
-    Frozen parameters are left out, and so is a group that is empty.
-    """
-    weights = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
-    others = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
-    groups = [{"params": weights, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return [g for g in groups if g["params"]]
 
 
 _CIFAR = Recipe(

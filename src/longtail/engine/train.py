@@ -7,11 +7,12 @@ that was interrupted between any two steps goes on to the same bits.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -21,15 +22,36 @@ from ..data.dataset import Split
 from ..data.loader import Batch, Loader
 from ..errors import RunError
 from ..plan import Plan, Stage
-from ..runs.checkpoint import Checkpoint, encode
+from ..runs.checkpoint import Checkpoint, Position, encode
 from .distributed import Ranks
-from .embeddings import class_means
-from .net import Average, Trained, choose_precision, convolves, needs_logits
-from .recipe import Recipe, parameter_groups
-from .sums import EpochSums
-from .watching import Interrupted, Position, Progress, Watcher, derive
+from .forward import class_means
+from .progress import EpochSums, Progress, Watcher
+from .recipe import Recipe
+from .stage import Average, Trained, choose_precision, convolves, needs_logits, parameter_groups
 
-__all__ = ["Interrupted", "Progress", "Trainer", "Watcher", "derive", "fit"]
+
+class Interrupted(Exception):  # noqa: N818
+    """The run was asked to stop; its state is saved where there is a place for it."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(f"stopped by signal {signal}")
+        self.signal = signal
+
+
+@dataclass(frozen=True)
+class Saving:
+    """When and where the state of a run goes, and who may stop it.
+
+    Attributes:
+        save: called with the steps done and a checkpoint's bytes at the end of each epoch and stage, and within an
+            epoch every ``seconds`` or ``steps``; None keeps nothing.
+        stop: asked after every step; a signal's number ends training with ``Interrupted``, after saving.
+    """
+
+    save: Callable[[int, bytes], None] | None = None
+    seconds: float = 60.0
+    steps: int | None = None
+    stop: Callable[[], int] = lambda: 0
 
 
 def fit(
@@ -57,9 +79,8 @@ def fit(
         train: what is learnt from; validation and test data are never seen here.
         precision: ``fp32``, ``bf16`` or ``auto``; the recipe's unless given.
         watchers: told of every step and every epoch.
-        state: where to go on; ``save(steps, bytes)`` is called at the end of each epoch and stage, and within an epoch
-            every ``save_seconds`` or ``save_steps``.
-        stop: asked after every step; a signal's number ends training with ``Interrupted``, after saving.
+        state: where to go on.
+        save, save_seconds, save_steps, stop: see ``Saving``.
 
     Returns:
         one row an epoch, as in ``metrics.jsonl``; a resumed run returns those since.
@@ -68,9 +89,9 @@ def fit(
         RunError: a loss or a weight is not finite; names the step and the parts.
     """
     trainer = Trainer(
-        model, plan, train, recipe, seed, torch.device(device), precision, compile, workers, ranks or Ranks(), watchers
-    )
-    trainer.save, trainer.save_seconds, trainer.save_steps, trainer.stop = save, save_seconds, save_steps, stop
+        model, plan, train, recipe, seed=seed, device=device, precision=precision, compile=compile, workers=workers,
+        watchers=watchers, ranks=ranks or Ranks(), saving=Saving(save, save_seconds, save_steps, stop),
+    )  # fmt: skip
     # The caller's generator is none of ours
     with torch.random.fork_rng(devices=[trainer.device] if trainer.device.type == "cuda" else []):
         if state is not None:
@@ -79,12 +100,7 @@ def fit(
 
 
 class Trainer:
-    """The state of a run in memory. ``fit`` is its only user; the phases are methods so that each can be read alone."""
-
-    save: Callable[[int, bytes], None] | None = None
-    save_seconds = 60.0
-    save_steps: int | None = None
-    stop: Callable[[], int] = staticmethod(lambda: 0)
+    """The state of a run in memory; the phases are methods so that each can be read alone."""
 
     def __init__(
         self,
@@ -92,18 +108,21 @@ class Trainer:
         plan: Plan,
         train: Split,
         recipe: Recipe,
-        seed: int,
-        device: torch.device,
-        precision: str | None,
-        compile: bool,
-        workers: int,
-        ranks: Ranks,
-        watchers: Sequence[Watcher],
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        precision: str | None = None,
+        compile: bool = False,
+        workers: int = 0,
+        watchers: Sequence[Watcher] = (),
+        ranks: Ranks = Ranks(),  # noqa: B008
+        saving: Saving = Saving(),
     ) -> None:
-        self.model, self.plan, self.train, self.recipe = model.to(device), plan, train, recipe
-        self.seed, self.device, self.compile, self.workers, self.ranks = seed, device, compile, workers, ranks
-        self.watchers = watchers
-        self.bf16 = choose_precision(precision or recipe.precision, model, device) == "bf16"
+        self.device = torch.device(device)
+        self.model, self.plan, self.train, self.recipe = model.to(self.device), plan, train, recipe
+        self.seed, self.compile, self.workers, self.ranks = seed, compile, workers, ranks
+        self.watchers, self.saving = watchers, saving
+        self.bf16 = choose_precision(precision or recipe.precision, model, self.device) == "bf16"
         self.channels_last = convolves(model)
         if self.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -114,7 +133,8 @@ class Trainer:
         self.sums = EpochSums()
         self.average: Average | None = None
         self.key_average: Average | None = None
-        self._resumed: Checkpoint | None = None
+        # What a stage that goes on takes up: tensors of the stage before it, or of a checkpoint
+        self.carried: dict[str, Tensor] = {}
         self._saved_at = time.monotonic()
         head: Any = model.head
         if plan.head_bias is not None and head.bias is not None:
@@ -123,7 +143,7 @@ class Trainer:
     def run(self) -> list[dict[str, Any]]:
         """All stages that are left."""
         for index in range(self.at.stage, len(self.plan.stages)):
-            self._enter(index)
+            self.enter(index)
             for epoch in range(self.at.epoch, self.epochs[index]):
                 self._epoch(index, epoch)
             self._leave(index)
@@ -133,38 +153,36 @@ class Trainer:
 
     # -- one stage --------------------------------------------------------------------------------------------------
 
-    def _enter(self, index: int) -> None:
+    def enter(self, index: int) -> None:
         """Set up a stage; what changes the model or the objective happens only where it begins."""
         stage, begins = self.plan.stages[index], (self.at.epoch, self.at.step) == (0, 0)
-        restart = stage.restart or index == 0
+        # Momentum and average go on in the middle of a stage, and into one that shares the schedule before it
+        goes_on = not begins or not (stage.restart or index == 0)
         self.objective = stage.objective.to(self.device).train()
         self.objective.distributed = self.ranks.world > 1
         if begins and stage.reset_head:
             self._reset_head(index)
         if begins and stage.centroids:
             self._set_centroids(stage)
-        momentum = {} if begins and restart else self._momentum()
-        if self._resumed is not None and not begins:
-            self._load_objective(self._resumed)
+        if not begins:
+            self._load_objective()
         self.net = Trained(self.model, stage.trains, self.free, needs_logits(self.objective)).to(self.device)
-        if self._resumed is not None and not begins and self.net.scale is not None:
+        if self.net.scale is not None and not begins:
             with torch.no_grad():
-                self.net.scale.copy_(self._resumed.tensors["scale"])
-        groups = parameter_groups(self.net, self.recipe.weight_decay)
-        if own := [p for p in self.objective.parameters() if p.requires_grad]:
-            groups.append({"params": own, "weight_decay": 0.0})
+                self.net.scale.copy_(self.carried["scale"])
         self.optimizer = torch.optim.SGD(
-            groups, lr=self.recipe.lr, momentum=self.recipe.momentum, nesterov=self.recipe.nesterov
-        )
-        self._restore(momentum)
-        if self.recipe.ema is not None and (self.average is None or restart):
-            self.average = Average(self.net, self.recipe.ema)
-        if self.average is not None and self._resumed is not None and not (begins and restart):
-            self.average.load(_under(self._resumed.tensors, "ema."))
+            parameter_groups(self.net, self.recipe.weight_decay),
+            lr=self.recipe.lr, momentum=self.recipe.momentum, nesterov=self.recipe.nesterov,
+        )  # fmt: skip
+        if goes_on:
+            self._restore_momentum()
+        self.average = None if self.recipe.ema is None else Average(self.net, self.recipe.ema)
+        if self.average is not None and goes_on:
+            self.average.load(_under(self.carried, "ema."))
         self.key_average = None if stage.key_ema is None else Average(self.net, stage.key_ema)
-        if self.key_average is not None and self._resumed is not None and not begins:
-            self.key_average.load(_under(self._resumed.tensors, "key_ema."))
-        self._resumed = None
+        if self.key_average is not None and not begins:
+            self.key_average.load(_under(self.carried, "key_ema."))
+        self.carried = {}
         self.forward = self.ranks.wrap(self.net)
         if self.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
@@ -178,13 +196,14 @@ class Trainer:
 
     def _leave(self, index: int) -> None:
         """Fold into the model what the stage learnt beside it, and save: the next stage starts from the model alone."""
-        self.net.fold()
         following = self.plan.stages[index + 1] if index + 1 < len(self.plan.stages) else None
         if self.average is not None and (following is None or following.restart):
             self.average.write()
             self.average = None
+        self.net.fold()
         self.at = Position(index + 1, 0, 0, self.at.done)
         self._save()
+        self.carried = self.tensors()
 
     def _loader(self, stage: Stage, index: int) -> Loader:
         return Loader(
@@ -233,7 +252,7 @@ class Trainer:
         for step, batch in enumerate(self.loader.epoch(epoch, self.at.step), self.at.step):
             in_schedule = (self.epochs_before + epoch) * steps + step
             lr = self.schedule.lr_at(in_schedule, steps)
-            self._step(batch, lr, (index, epoch, step))
+            self.step(batch, lr, (index, epoch, step))
             for average in (self.average, self.key_average):
                 if average is not None:
                     average.update(in_schedule)
@@ -255,7 +274,8 @@ class Trainer:
         if epoch + 1 < self.epochs[index]:
             self._maybe_save(due=True)
 
-    def _step(self, batch: Batch, lr: float, where: tuple[int, int, int]) -> None:
+    def step(self, batch: Batch, lr: float, where: tuple[int, int, int]) -> None:
+        """One step of SGD at ``where``: stage, epoch and step."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self._seed(derive(self.seed, *where, self.ranks.rank))
@@ -274,7 +294,6 @@ class Trainer:
             )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        self.ranks.average_gradients(self.objective)
         if self.recipe.clip is not None:
             nn.utils.clip_grad_norm_([p for g in self.optimizer.param_groups for p in g["params"]], self.recipe.clip)
         self.optimizer.step()
@@ -283,17 +302,17 @@ class Trainer:
 
     def _maybe_save(self, due: bool = False) -> None:
         """Save where it is time to, and stop where somebody asked for it: all ranks at the same step."""
-        signal = self.ranks.any(self.stop())
-        if self.save_steps:
-            due = due or self.at.done % self.save_steps == 0
-        if due or signal or time.monotonic() - self._saved_at > self.save_seconds:
+        signal = self.ranks.any(self.saving.stop())
+        if self.saving.steps:
+            due = due or self.at.done % self.saving.steps == 0
+        if due or signal or time.monotonic() - self._saved_at > self.saving.seconds:
             self._save()
         if signal:
             raise Interrupted(signal)
 
     def _save(self) -> None:
         self._saved_at = time.monotonic()
-        if self.save is None or not self.ranks.first:
+        if self.saving.save is None or not self.ranks.first:
             return
         tensors = self.tensors()
         for name, tensor in tensors.items():
@@ -302,7 +321,7 @@ class Trainer:
                     f"{name} holds values that are not finite after step {self.at.done}: a lower --lr may help, and "
                     "the last good checkpoint is kept"
                 )
-        self.save(self.at.done, encode(tensors, {"format": 1, "at": asdict(self.at), "sums": self.sums.data()}))
+        self.saving.save(self.at.done, encode(tensors, {"format": 1, "at": asdict(self.at), "sums": self.sums.data()}))
 
     def tensors(self) -> dict[str, Tensor]:
         """All that the rest of the run depends on, besides the position."""
@@ -326,30 +345,35 @@ class Trainer:
             raise RunError(f"the checkpoint does not fit the model, it is of another run ({what})") from error
         self.at = Position(**state.meta["at"])
         self.sums = EpochSums(**state.meta["sums"])
-        self._resumed = state
+        self.carried = state.tensors
 
-    def _load_objective(self, state: Checkpoint) -> None:
+    def _load_objective(self) -> None:
         try:
-            self.objective.load_state_dict(_under(state.tensors, "objective."))
+            self.objective.load_state_dict(_under(self.carried, "objective."))
         except RuntimeError as error:
             raise RunError(f"the checkpoint does not fit the objective: {error}") from error
 
-    def _named(self) -> dict[str, nn.Parameter]:
-        own = {f"objective.{k}": p for k, p in self.objective.named_parameters()}
-        return {**dict(self.net.named_parameters()), **own}
-
     def _momentum(self) -> dict[str, Tensor]:
-        if self._resumed is not None:
-            return _under(self._resumed.tensors, "momentum.")
         state = self.optimizer.state
-        found = {name: state[p].get("momentum_buffer") for name, p in self._named().items() if p in state}
+        found = {name: state[p].get("momentum_buffer") for name, p in self.net.named_parameters() if p in state}
         return {name: buffer for name, buffer in found.items() if buffer is not None}
 
-    def _restore(self, momentum: dict[str, Tensor]) -> None:
-        for name, p in self._named().items():
+    def _restore_momentum(self) -> None:
+        momentum = _under(self.carried, "momentum.")
+        for name, p in self.net.named_parameters():
             if name in momentum and p.requires_grad:
                 self.optimizer.state[p]["momentum_buffer"] = momentum[name].to(p).clone()
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def derive(seed: int, *where: int) -> int:
+    """A seed for one place of a run, from the run's seed: 63 bits of a hash.
+
+    >>> derive(0, 1, 2) == derive(0, 1, 2) != derive(0, 2, 1)
+    True
+    """
+    digest = hashlib.sha256(repr((seed, *where)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

@@ -22,6 +22,16 @@ KEEP = 2
 
 
 @dataclass(frozen=True)
+class Position:
+    """What comes next: step ``step`` of epoch ``epoch`` of stage ``stage``, all from 0; ``done`` steps lie behind."""
+
+    stage: int = 0
+    epoch: int = 0
+    step: int = 0
+    done: int = 0
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """What was saved: tensors by name, and plain data."""
 

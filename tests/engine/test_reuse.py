@@ -11,8 +11,7 @@ import pytest
 
 from longtail import summary
 from longtail.engine import finish
-from longtail.engine.job import execute
-from longtail.engine.settings import Job
+from longtail.engine.job import Job, execute
 from longtail.errors import InputError
 
 

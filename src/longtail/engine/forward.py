@@ -1,4 +1,4 @@
-"""What a model says of a whole split, without gradients, in float32 whatever it was trained in."""
+"""Forward passes: what a model says of a whole split, without gradients, in float32 whatever it was trained in."""
 
 from __future__ import annotations
 

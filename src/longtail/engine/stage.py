@@ -1,4 +1,4 @@
-"""What a stage trains of a model, in which precision, and the average of its weights."""
+"""A stage of training: what it trains of a model, how weights decay, in which precision, and the averages of them."""
 
 from __future__ import annotations
 
@@ -63,6 +63,17 @@ class Trained(nn.Module):
 def needs_logits(objective: Objective) -> bool:
     """Whether any term of the objective that counts reads logits."""
     return any("logits" in term.needs for weight, term in objective.weighted if weight)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Groups for ``torch.optim.SGD``: weights (two dimensions or more) decay; biases and batch norm do not.
+
+    Frozen parameters are left out, and so is a group that is empty.
+    """
+    weights = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
+    others = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
+    groups = [{"params": weights, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [g for g in groups if g["params"]]
 
 
 def convolves(model: nn.Module) -> bool:

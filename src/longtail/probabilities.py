@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..counts import ClassCounts
-from ..losses import SigmoidFocal
-from ..plan import Plan
+from .counts import ClassCounts
+from .losses import SigmoidFocal
+from .plan import Plan
 
 
 @dataclass(frozen=True)
