@@ -85,15 +85,25 @@ def test_a_normalised_head_is_the_models_own(tmp_path: Path, capsys: pytest.Capt
         (["ce", "--recipe", "cifr"], "unknown recipe 'cifr': did you mean 'cifar'?"),
         (["ce", "--model", "resnet32"], "resnet32 takes images"),
         (["ce", "--model", "no.such:thing"], "cannot be imported"),
-        (["ce", "--epochs", "0"], "epochs must be a whole number of at least 1, got 0"),
-        (["ce", "--lr", "-1"], "lr must be a number above 0, got -1.0"),
+        (["ce", "--epochs", "0"], "epochs must be a whole number of at least 1"),
+        (["ce", "--lr", "-1"], "lr must be a number above 0 and of at most 1000, got -1.0"),
         (["ce", "--batch-size", "0"], "batch_size must be a whole number"),
         (["ce", "--seed", "-1"], "seed must be a whole number in [0, 2^32), got -1"),
         (["ce", "--precision", "fp8"], "precision"),
         (["ce", "--device", "gpu"], "device must be cpu, cuda"),
         (["ce", "--device", "cuda"], "sees no GPU here"),
-        (["ce", "--threads", "0"], "threads must be at least 1, got 0"),
-        (["ce", "--ema", "1"], "ema must be a decay between 0 and 1, got 1.0"),
+        (["ce", "--threads", "0"], "threads must be a whole number of at least 1 and of at most 1024, got 0"),
+        (["ce", "--threads", "1000000000"], "threads must be a whole number"),
+        (["ce", "--workers", "1000000000"], "workers must be a whole number"),
+        (["ce", "--epochs", str(10**30)], "epochs must be a whole number of at least 1 and of at most 1000000"),
+        (["ce", "--lr", "1e300"], "lr must be a number above 0 and of at most 1000, got 1e+300"),
+        (["ce", "--ema", "1"], "ema must be a number above 0 and below 1, got 1.0"),
+        (["ce", "--set-recipe", "weight_decy=1"], "unknown recipe field 'weight_decy': did you mean 'weight_decay'?"),
+        (["ce", "--set-recipe", "name=mine"], "unknown recipe field 'name'"),
+        (["ce", "--set-recipe", "nesterov=maybe"], "nesterov must be True or False, got 'maybe'"),
+        (["ce", "--set-recipe", "milestones=3"], "milestones must be a list of epochs"),
+        (["ce", "--set-recipe", "lr=" + "[" * 100_000], "--set-recipe lr is nested too deeply"),
+        (["ce", "--set-recipe", "lr=0.1", "--lr", "0.2"], "lr is given by --lr and by --set-recipe: give it once"),
         (["ce", "--resume", "--force"], "give one of them"),
         (["ce", "--track", "tensorbord"], "unknown tracker 'tensorbord': did you mean 'tensorboard'?"),
         (["ce", "--out", "/dev/null/run"], "cannot write the run folder /dev/null/run"),
@@ -146,7 +156,7 @@ def test_other_settings_go_to_another_folder(
 
 def test_a_run_that_fails_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = call(
-        capsys, "train", "ce", "--data", "moons", "--epochs", 2, "--lr", 1e18, "--out", tmp_path / "run"
+        capsys, "train", "ce", "--data", "moons", "--epochs", 20, "--lr", 1000, "--out", tmp_path / "run"
     )
     assert code == 1
     assert "not finite" in err.splitlines()[-1]
@@ -259,7 +269,7 @@ def test_digits_come_with_a_word_on_noise(
 ) -> None:
     monkeypatch.setattr("longtail.report.html.build", lambda paths, out: out)
     arguments = ["compare", "--methods", "ce", "--seeds", 1, "--epochs", 1, "--out", tmp_path]
-    assert "differences under 3 points are noise" in call(capsys, *arguments)[1]
+    assert "differences under 3 points of accuracy are noise" in call(capsys, *arguments)[1]
 
 
 def test_a_worker_that_dies_takes_only_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,6 +304,32 @@ def test_sweep_chooses_on_validation_and_only_shows_test(
     assert "test (only shown)" in out
 
 
+def test_every_field_of_a_recipe_can_be_set_and_swept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longtail.report.html.build", lambda paths, out: out)
+    code, out, err = call(
+        capsys, "sweep", "elm", "--data", "moons", "--grid", "weight_decay=0,2e-4", "--grid", "lam=0.1", "--seeds", 1,
+        "--set-recipe", "nesterov=true", "--set-recipe", "epochs=2", "--ema", 0.9, "--clip", 1, "--jobs", 1,
+        "--threads", 1, "--out", tmp_path,
+    )  # fmt: skip
+    assert code == 0, err
+    assert "weight_decay=2e-4, lam=0.1" in out
+    recipes = [json.loads(path.read_text())["recipe"] for path in tmp_path.glob("*/config.json")]
+    assert sorted(r["weight_decay"] for r in recipes) == [0, 2e-4]
+    for r in recipes:
+        assert (r["nesterov"], r["ema"], r["clip"], r["epochs"], r["warmup_epochs"]) == (True, 0.9, 1.0, 2, 0.04)
+
+
+def test_the_three_commands_take_the_same_options_of_training() -> None:
+    shown = {}
+    for command in ("train", "compare", "sweep"):
+        done = subprocess.run([*LONGTAIL, command, "--help"], capture_output=True, text=True, env=ENVIRONMENT)
+        shown[command] = {word for word in done.stdout.split() if word.startswith("--")}
+    for option in ("clip", "ema", "augment", "workers", "compile", "track", "threads", "precision", "set-recipe"):
+        assert all(f"--{option}" in words for words in shown.values()), option
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -305,9 +341,13 @@ def test_sweep_chooses_on_validation_and_only_shows_test(
         (["compare", "--methods", "ce,elm:lam=much"], "lam must be a finite number, got 'much'"),
         (["sweep", "elm", "--grid", "lam=0,much"], "lam must be a finite number, got 'much'"),
         (["sweep", "nope", "--grid", "lam=1"], "unknown method 'nope'"),
-        (["sweep", "elm", "--grid", "lamb=1"], "unknown knob of 'elm' 'lamb': did you mean 'lam'?"),
+        (["sweep", "elm", "--grid", "lamb=1"], "field of a recipe 'lamb': did you mean 'lam'?"),
         (["sweep", "elm", "--grid", "lam=1", "--set", "taub=2"], "unknown knob of 'elm' 'taub': did you mean 'tau'?"),
-        (["sweep", "ce", "--grid", "lam=1"], "method 'ce' has no knobs"),
+        (["sweep", "ce", "--grid", "lam=1"], "unknown knob of 'ce' or field of a recipe 'lam'"),
+        (["sweep", "ce", "--grid", "lr=0.1,0"], "lr must be a number above 0"),
+        (["sweep", "ce", "--grid", "lr=0.1,0.2", "--lr", "0.3"], "lr is given by --grid and by another option"),
+        (["compare", "--set-recipe", "warmup=3"], "unknown recipe field 'warmup': did you mean 'warmup_epochs'?"),
+        (["compare", "--lr", "1e300"], "lr must be a number above 0"),
         (["sweep", "elm", "--grid", "lam"], "--grid takes name=value"),
         (["sweep", "elm", "--grid", "lam=1,1"], "needs different values"),
         (["sweep", "elm", "--grid", "lam=0.1,1e-1"], "needs different values"),
@@ -354,4 +394,6 @@ def test_a_summary_that_cannot_be_read_is_one_sentence(tmp_path: Path, capsys: p
     with pytest.raises(SystemExit) as ended:
         main(command)
     assert ended.value.code == 2
-    assert "summary.json cannot be read: --force runs it again" in capsys.readouterr().err
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "summary.json cannot be read" in said
+    assert "--force runs it again" in said

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -13,69 +12,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import InputError, RunError
-from .options import (
-    Augment,
-    BatchSize,
-    Clip,
-    Compile,
-    Data,
-    Device,
-    Ema,
-    Epochs,
-    Knobs,
-    Model,
-    Options,
-    Precision,
-    Rate,
-    RecipeName,
-    Root,
-    Workers,
-    pairs,
-    plain_pairs,
-)
+from ..errors import InputError, RunError, one_of
+from .options import Knobs, Training, once, pairs, plain, takes_training
 
 if TYPE_CHECKING:
     from ..engine.job import Job
     from ..engine.pool import Outcome
     from ..plan import Plan
+    from ..runs.read import Run
 
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Runs at a time; one a core by default, at most 4.")]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Runs of each, with seeds 0, 1, …")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Runs of each, with seeds 0, 1, …")]
 Out = Annotated[str, typer.Option("--out", help="Folder for the runs and the report.")]
+Force = Annotated[bool, typer.Option("--force", help="Run again what is finished.")]
 GROUPS = ("head", "torso", "tail")
 
 
+@takes_training
 def compare(
-    data: Data = "digits-lt",
+    training: Training,
     methods: Annotated[
         str, typer.Option("--methods", help="Methods, separated by commas; with knobs as elm:memory=16:lam=0.1.")
     ] = "ce,logadj,elm",
     seeds: Seeds = 5,
     jobs: Jobs = None,
-    root: Root = "data",
-    option: Options = None,
-    recipe: RecipeName = None,
-    model: Model = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    lr: Rate = None,
-    clip: Clip = None,
-    ema: Ema = None,
-    augment: Augment = None,
-    precision: Precision = None,
-    device: Device = None,
-    workers: Workers = 0,
-    compile: Compile = False,
     out: Out = "runs",
-    force: Annotated[bool, typer.Option("--force", help="Run again what is finished.")] = False,
+    force: Force = False,
 ) -> None:
     """Train methods side by side: mean ± standard deviation over seeds, and a report.
 
     Finished runs are reused and unfinished ones go on, so the same command after an interruption loses nothing. Methods
     whose first stage is ce (crt, lws, tau-norm, dro-lt-multistage) begin with its runs if it is among them.
     """
-    from ..engine.job import Job
     from ..engine.reuse import begins_with
 
     names = [name for name in methods.split(",") if name]
@@ -85,11 +53,8 @@ def compare(
         raise InputError(f"--methods names a method twice: {methods}")
     chosen = [_method(name) for name in names]
     plans = [_plan(name, knobs) for name, knobs in chosen]
-    base = Job(
-        chosen[0][0], data=data, root=root, options=plain_pairs(option, "--option"), recipe=recipe, model=model,
-        epochs=epochs, batch_size=batch_size, lr=lr, clip=clip, ema=ema, augment=augment, precision=precision,
-        device=device, workers=workers, compile=compile, under=out, resume=not force, force=force,
-    )  # fmt: skip
+    base = training.job(chosen[0][0], under=out, resume=not force, force=force)
+    base.check_recipe()
     # Seed by seed, so that an interrupted comparison has something of every method
     todo = [replace(base, method=name, knobs=knobs, seed=seed) for seed in range(seeds) for name, knobs in chosen]
     after = {}
@@ -98,56 +63,63 @@ def compare(
         later = [i for i, plan in enumerate(plans) if i != first and begins_with(plan, plans[first])]
         after = {seed * len(names) + i: seed * len(names) + first for seed in range(seeds) for i in later}
     outcomes = _run(todo, jobs, after)
-    _table(f"{data}, balanced test accuracy in %", _by(outcomes, names), "method")
-    if data == "digits-lt":
-        typer.echo("digits-lt has 400 test images: differences under 3 points are noise.")
+    _table(f"{training.data}, balanced test accuracy in %", _by(outcomes, names), "method")
+    for note in _notes(outcomes):
+        typer.echo(note)
     _report(outcomes, Path(out))
     _fail_if_any(outcomes)
 
 
+@takes_training
 def sweep(
     method: Annotated[str, typer.Argument(help="A method: longtail methods lists them.")],
-    grid: Annotated[list[str], typer.Option("--grid", help="Knob and values, as lam=0,0.001,0.01; repeatable.")],
-    data: Data = "digits-lt",
+    grid: Annotated[
+        list[str],
+        typer.Option(
+            "--grid", help="Knob of the method or field of the recipe, and values: lam=0,0.001,0.01; repeatable."
+        ),
+    ],
+    training: Training,
     seeds: Seeds = 3,
     jobs: Jobs = None,
-    root: Root = "data",
-    option: Options = None,
     knobs: Knobs = None,
-    recipe: RecipeName = None,
-    model: Model = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    lr: Rate = None,
-    device: Device = None,
-    precision: Precision = None,
     out: Out = "runs",
-    force: Annotated[bool, typer.Option("--force", help="Run again what is finished.")] = False,
+    force: Force = False,
 ) -> None:
     """Train one method over a grid of knobs; the best is chosen on validation data, test is only shown."""
-    from ..engine.job import Job
-
     axes = {name: [v for v in values.split(",") if v] for name, values in pairs(grid, "--grid").items()}
     for name, values in axes.items():
         if not values or len({_plain(v) for v in values}) < len(values):
             raise InputError(f"--grid {name} needs different values, separated by commas")
     fixed = pairs(knobs, "--set")
-    if both := [name for name in axes if name in fixed]:
-        raise InputError(f"{both[0]} is given by --grid and by --set: give it once")
-    base = Job(
-        method, data=data, root=root, options=plain_pairs(option, "--option"), recipe=recipe, model=model,
-        epochs=epochs, batch_size=batch_size, lr=lr, device=device, precision=precision, under=out,
-        resume=not force, force=force,
-    )  # fmt: skip
+    once(axes, fixed, ("--grid", "--set"))
+    base = training.job(method, under=out, resume=not force, force=force)
+    of_recipe = _recipe_axes(method, axes)
+    once(dict.fromkeys(of_recipe), base.recipe_fields(), ("--grid", "another option"))
     points = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
+    todo = []
     for point in points:
-        _plan(method, {**fixed, **point})
-    todo = [replace(base, seed=s, knobs={**fixed, **point}) for s in range(seeds) for point in points]
-    outcomes = _run(todo, jobs)
+        settings = {k: plain(v, f"--grid {k}") for k, v in point.items() if k in of_recipe}
+        mine = {**fixed, **{k: v for k, v in point.items() if k not in of_recipe}}
+        _plan(method, mine)
+        todo.append(replace(base, knobs=mine, set_recipe={**base.set_recipe, **settings}))
+        todo[-1].check_recipe()
+    outcomes = _run([replace(job, seed=seed) for seed in range(seeds) for job in todo], jobs)
     names = [", ".join(f"{k}={v}" for k, v in point.items()) for point in points]
-    _sweep_table(f"{method} on {data}, balanced accuracy in %", _by(outcomes, names))
+    _sweep_table(f"{method} on {training.data}, balanced accuracy in %", _by(outcomes, names))
     _report(outcomes, Path(out))
     _fail_if_any(outcomes)
+
+
+def _recipe_axes(method: str, names: Iterable[str]) -> list[str]:
+    """Those of a grid's names that are fields of the recipe; the others are the method's knobs, or unknown."""
+    from .. import methods
+    from ..engine.recipe import settable
+
+    known = list(methods.knobs(method))
+    for name in names:
+        one_of(f"knob of {method!r} or field of a recipe", name, [*known, *settable()])
+    return [name for name in names if name not in known]
 
 
 def _plain(value: str) -> str | float:
@@ -211,12 +183,24 @@ def _line(index: int, total: int, outcome: Outcome) -> str:
     name = f"[{index + 1}/{total}] {job.method} seed {job.seed}" + "".join(f" {k}={v}" for k, v in job.knobs.items())
     if outcome.path is None:
         return f"{name}: failed: {outcome.error}"
-    return f"{name}: {100 * _summary(outcome.path)['test']['balanced']:.2f} %  {outcome.path}"
+    return f"{name}: {100 * finished(outcome.path).test['balanced']:.2f} %  {outcome.path}"
 
 
-def _summary(path: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-    return summary
+def finished(path: Path) -> Run:
+    """The run that was just made, or found finished, in this folder."""
+    from ..runs.read import UnreadableError, read
+
+    try:
+        return read(path)
+    except UnreadableError as error:
+        raise InputError(f"{path}: {error}: --force runs it again") from None
+
+
+def _notes(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the data says of itself, such as how little a difference means on few test images."""
+    paths = [outcome.path for outcome in outcomes if outcome.path is not None]
+    notes = finished(paths[0]).split.get("notes") if paths else None
+    return [str(note) for note in notes] if isinstance(notes, list) else []
 
 
 def _by(outcomes: Sequence[Outcome], names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
@@ -224,7 +208,7 @@ def _by(outcomes: Sequence[Outcome], names: Sequence[str]) -> dict[str, list[dic
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for outcome, name in zip(outcomes, itertools.cycle(names)):
         if outcome.path is not None:
-            rows[name].append(_summary(outcome.path))
+            rows[name].append(finished(outcome.path).summary)
     return rows
 
 

@@ -1,33 +1,102 @@
-"""Options that train, compare and sweep share, and the reading of name=value."""
+"""The options of training, defined once for train, compare and sweep, and the reading of name=value."""
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from ..errors import InputError
 
-Data = Annotated[str, typer.Option("--data", help="Built-in data, or the path of a folder, a CSV or features.")]
-Root = Annotated[str, typer.Option("--root", help="Folder that downloaded data lies in.")]
-Options = Annotated[list[str] | None, typer.Option("--option", help="Option of the data, as name=value; repeatable.")]
+if TYPE_CHECKING:
+    from ..engine.job import Job
+
 Knobs = Annotated[list[str] | None, typer.Option("--set", help="Knob of the method, as name=value; repeatable.")]
-RecipeName = Annotated[str | None, typer.Option("--recipe", help="Recipe by name; the data's own by default.")]
-Model = Annotated[str | None, typer.Option("--model", help="Model by name, or package.module:factory.")]
-Epochs = Annotated[int | None, typer.Option("--epochs", help="Length; warm-up and milestones in proportion.")]
-BatchSize = Annotated[int | None, typer.Option("--batch-size", help="Samples a step, of all processes together.")]
-Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate after warm-up.")]
-Clip = Annotated[float | None, typer.Option("--clip", help="Largest gradient norm.")]
-Ema = Annotated[
-    float | None, typer.Option("--ema", help="Decay of an average of the weights, which is then the result.")
-]
-Augment = Annotated[str | None, typer.Option("--augment", help="Augmentation by name.")]
-Precision = Annotated[str | None, typer.Option("--precision", help="fp32, bf16, or auto: bf16 where it helps.")]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1; a GPU where there is one.")]
-Workers = Annotated[int, typer.Option("--workers", help="Processes that read image files.")]
-Compile = Annotated[bool, typer.Option("--compile", help="Compile the network with torch.compile.")]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What can be said of how to train, whatever the method; ``takes_training`` makes options of the fields."""
+
+    data: Annotated[str, typer.Option("--data", help="Built-in data, or the path of a folder, a CSV or features.")] = (
+        "digits-lt"
+    )
+    root: Annotated[str, typer.Option("--root", help="Folder that downloaded data lies in.")] = "data"
+    option: Annotated[
+        list[str] | None, typer.Option("--option", help="Option of the data, as name=value; repeatable.")
+    ] = None
+    recipe: Annotated[str | None, typer.Option("--recipe", help="Recipe by name; the data's own by default.")] = None
+    set_recipe: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set-recipe", help="Any field of the recipe, as weight_decay=2e-4 or nesterov=true; repeatable."
+        ),
+    ] = None
+    model: Annotated[str | None, typer.Option("--model", help="Model by name, or package.module:factory.")] = None
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Length; warm-up and milestones in proportion.")] = None
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", help="Samples a step, of all processes together.")
+    ] = None
+    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate after warm-up.")] = None
+    clip: Annotated[float | None, typer.Option("--clip", help="Largest gradient norm.")] = None
+    ema: Annotated[
+        float | None, typer.Option("--ema", help="Decay of an average of the weights, which is then the result.")
+    ] = None
+    augment: Annotated[str | None, typer.Option("--augment", help="Augmentation by name.")] = None
+    precision: Annotated[str | None, typer.Option("--precision", help="fp32, bf16, or auto: bf16 where it helps.")] = (
+        None
+    )
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1; a GPU where there is one.")] = None
+    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads of a run.")] = None
+    workers: Annotated[int, typer.Option("--workers", help="Processes that read image files.")] = 0
+    compile: Annotated[bool, typer.Option("--compile", help="Compile the network with torch.compile.")] = False
+    track: Annotated[list[str] | None, typer.Option("--track", help="tensorboard or wandb; repeatable.")] = None
+
+    def job(self, method: str, **more: Any) -> Job:
+        """The settings of a run of this method."""
+        from ..engine.job import Job
+
+        same = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("option", "set_recipe", "track")}
+        return Job(
+            method,
+            options=plain_pairs(self.option, "--option"),
+            set_recipe=plain_pairs(self.set_recipe, "--set-recipe"),
+            track=tuple(self.track or ()),
+            **same,
+            **more,
+        )
+
+
+def takes_training(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameter ``training`` is given as one option a field."""
+    hints = get_type_hints(Training, include_extras=True)
+    names = [f.name for f in fields(Training)]
+    options = [
+        inspect.Parameter(
+            f.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if f.default is MISSING else f.default,
+            annotation=hints[f.name],
+        )
+        for f in fields(Training)
+    ]
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
+    place = next(i for i, p in enumerate(own) if p.name == "training")
+    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    parameters = [*keyword[:place], *options, *keyword[place + 1 :]]
+
+    def called(**given: Any) -> None:
+        training = Training(**{name: given.pop(name) for name in names})
+        command(**given, training=training)
+
+    called.__doc__, called.__name__ = command.__doc__, command.__name__
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {p.name: p.annotation for p in parameters}
+    return called
 
 
 def pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -45,11 +114,20 @@ def pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
 
 def plain_pairs(given: Sequence[str] | None, option: str) -> dict[str, Any]:
     """The same with values as numbers, true, false, null or lists where they read as such."""
+    return {name: plain(value, f"{option} {name}") for name, value in pairs(given, option).items()}
 
-    def read(value: str) -> Any:
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
 
-    return {name: read(value) for name, value in pairs(given, option).items()}
+def plain(text: str, option: str) -> Any:
+    """A value as JSON has it, or the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+    except RecursionError:
+        raise InputError(f"{option} is nested too deeply") from None
+
+
+def once(given: Mapping[str, Any], and_given: Mapping[str, Any], options: tuple[str, str]) -> None:
+    """Refuse a name that two options give."""
+    if both := [name for name in given if name in and_given]:
+        raise InputError(f"{both[0]} is given by {options[0]} and by {options[1]}: give it once")

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .compare import compare, sweep
-from .options import (
-    Augment,
-    BatchSize,
-    Clip,
-    Compile,
-    Data,
-    Device,
-    Ema,
-    Epochs,
-    Knobs,
-    Model,
-    Options,
-    Precision,
-    Rate,
-    RecipeName,
-    Root,
-    Workers,
-    pairs,
-    plain_pairs,
-)
+from .compare import GROUPS, compare, finished, sweep
+from .options import Knobs, Training, pairs, takes_training
+
+if TYPE_CHECKING:
+    from ..engine.job import Job
 
 
 def register(app: typer.Typer) -> None:
@@ -36,27 +20,12 @@ def register(app: typer.Typer) -> None:
     app.command("sweep")(sweep)
 
 
+@takes_training
 def train(
     method: Annotated[str, typer.Argument(help="A method: longtail methods lists them.")],
-    data: Data = "digits-lt",
-    root: Root = "data",
+    training: Training,
     seed: Annotated[int, typer.Option("--seed", help="Of weights, batches and augmentation.")] = 0,
-    epochs: Epochs = None,
     knobs: Knobs = None,
-    option: Options = None,
-    recipe: RecipeName = None,
-    model: Model = None,
-    batch_size: BatchSize = None,
-    lr: Rate = None,
-    clip: Clip = None,
-    ema: Ema = None,
-    augment: Augment = None,
-    precision: Precision = None,
-    device: Device = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads.")] = None,
-    workers: Workers = 0,
-    compile: Compile = False,
-    track: Annotated[list[str] | None, typer.Option("--track", help="tensorboard or wandb; repeatable.")] = None,
     begin_with: Annotated[
         str | None,
         typer.Option(
@@ -81,18 +50,15 @@ def train(
 
     if resume and force:
         raise InputError("--resume goes on with a run and --force starts it again: give one of them")
-    from ..engine.job import Job
-
-    job = Job(
-        method, data=data, root=root, options=plain_pairs(option, "--option"), seed=seed,
-        knobs=pairs(knobs, "--set"), recipe=recipe, model=model, epochs=epochs, batch_size=batch_size, lr=lr, clip=clip,
-        ema=ema, augment=augment, precision=precision, device=device, threads=threads, workers=workers, compile=compile,
-        begin_with=begin_with, out=out, resume=resume, force=force, save_seconds=save_every,
+    _run(
+        training.job(
+            method, seed=seed, knobs=pairs(knobs, "--set"), begin_with=begin_with, out=out, resume=resume, force=force,
+            save_seconds=save_every,
+        )
     )  # fmt: skip
-    _run(job, tuple(track or ()))
 
 
-def _run(job: Any, track: Sequence[str]) -> None:
+def _run(job: Job) -> None:
     import os
     import sys
 
@@ -105,7 +71,7 @@ def _run(job: Any, track: Sequence[str]) -> None:
     live: list[Live] = []
 
     def watch(ready: Any, path: Any) -> list[Watcher]:
-        trackers = [tracker(name, path, ready.config) for name in track]
+        trackers = [tracker(name, path, ready.config) for name in job.track]
         if not sys.stderr.isatty():
             return [Lines(), *trackers]
         live.append(Live())
@@ -126,17 +92,11 @@ def _run(job: Any, track: Sequence[str]) -> None:
         typer.echo(str(path))
 
 
-def _say_result(path: Any) -> None:
-    import json
-
-    from ..errors import InputError
-
-    try:
-        test = json.loads((path / "summary.json").read_text(encoding="utf-8"))["test"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(f"{path / 'summary.json'} cannot be read: --force runs it again") from None
-    groups = [f"{k} {100 * g['accuracy']:.1f}" for k, g in test["groups"].items() if g["accuracy"] is not None]
-    typer.echo(f"balanced test accuracy {100 * test['balanced']:.2f} % ({', '.join(groups)})", err=True)
+def _say_result(path: Path) -> None:
+    run = finished(path)
+    groups = {name: run.group_accuracy(name) for name in GROUPS}
+    known = [f"{name} {100 * value:.1f}" for name, value in groups.items() if value is not None]
+    typer.echo(f"balanced test accuracy {100 * run.test['balanced']:.2f} % ({', '.join(known)})", err=True)
 
 
 def resume_command(command: list[str]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, real, whole
 from . import recipe
 from .recipe import Recipe
 
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from .progress import Watcher
 
 
+# Fields of the recipe that have an option of their own
+SHORTHANDS = ("model", "epochs", "batch_size", "lr", "clip", "ema", "augment", "precision")
+MOST_THREADS = 1024
+
+
 @dataclass(frozen=True)
 class Job:
     """The settings of one run, as the command takes them; None stands for the default of data, method or recipe."""
@@ -41,6 +46,7 @@ class Job:
     seed: int = 0
     knobs: Mapping[str, Any] = field(default_factory=dict)
     recipe: str | None = None
+    set_recipe: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
     epochs: int | None = None
     batch_size: int | None = None
@@ -53,6 +59,7 @@ class Job:
     threads: int | None = None
     workers: int = 0
     compile: bool = False
+    track: Sequence[str] = ()
     begin_with: str | None = None
     out: str | None = None
     under: str = "runs"
@@ -76,12 +83,30 @@ class Job:
             if name in ("method", "data", "under", "resume", "force", "save_steps") or value == getattr(default, name):
                 continue
             if isinstance(value, Mapping):
-                option = {"options": "--option", "knobs": "--set"}[name]
+                option = {"options": "--option", "knobs": "--set", "set_recipe": "--set-recipe"}[name]
                 words += [word for k, v in value.items() for word in (option, f"{k}={_text(v)}")]
+            elif name == "track":
+                words += [word for tracker in value for word in ("--track", tracker)]
             else:
                 option = {"save_seconds": "--save-every"}.get(name, "--" + name.replace("_", "-"))
                 words += [option] if value is True else [option, str(value)]
         return words
+
+    def recipe_fields(self) -> dict[str, Any]:
+        """The fields of the recipe that are set, by ``set_recipe`` or by an option of their own."""
+        short = {name: getattr(self, name) for name in SHORTHANDS if getattr(self, name) is not None}
+        for name in short:
+            if name in self.set_recipe:
+                option = "--" + name.replace("_", "-")
+                raise InputError(f"{name} is given by {option} and by --set-recipe: give it once")
+        return {**short, **self.set_recipe}
+
+    def check_recipe(self) -> None:
+        """Refuse fields that no recipe has and values that none takes, before any data is read."""
+        # Which recipe the data calls for is not known yet: any, so long that no warm-up is longer
+        base = recipe.get(self.recipe or "features")
+        base = base if self.recipe else base.replace(epochs=recipe.MOST_EPOCHS)
+        base.set(self.recipe_fields())
 
 
 def _text(value: Any) -> str:
@@ -113,13 +138,12 @@ def prepare(job: Job) -> Prepared:
     # scikit-learn, which draws the t-SNE at the end, takes 32 bits
     if isinstance(job.seed, bool) or not isinstance(job.seed, int) or not 0 <= job.seed < 2**32:
         raise InputError(f"seed must be a whole number in [0, 2^32), got {job.seed!r}")
+    whole("workers", job.workers, at_least=0, at_most=MOST_THREADS)
+    real("save-every", job.save_seconds, at_least=0)
     if job.threads is not None:
-        if job.threads < 1:
-            raise InputError(f"threads must be at least 1, got {job.threads}")
-        torch.set_num_threads(job.threads)
+        torch.set_num_threads(whole("threads", job.threads, at_least=1, at_most=MOST_THREADS))
     device = pick_device(job.device)
-    if job.recipe is not None:
-        recipe.get(job.recipe)
+    job.check_recipe()
     methods.knobs(job.method)
     data = load(job.data, root=job.root, **job.options)
     plan = methods.build(job.method, data.counts, data=data.name, **job.knobs)
@@ -135,7 +159,7 @@ def prepare(job: Job) -> Prepared:
     torch.manual_seed(job.seed)
     options = {k: v for k, v in how.model_options.items() if k != "head"}
     model = models.build(how.model, data.num_classes, data.input_shape, head=plan.head, **options)
-    precision = choose_precision(job.precision or how.precision, model, device)
+    precision = choose_precision(how.precision, model, device)
     how = how.replace(precision=precision)
     config = {
         "format": 1,
@@ -166,16 +190,15 @@ def _recipe(job: Job, data: Dataset) -> Recipe:
     # By what was asked for, not by the data's own name: somebody's folder may be called images, features or moons
     name = job.data if job.data in names() else ""
     chosen = recipe.default_for(name, data.kind) if job.recipe is None else recipe.get(job.recipe)
-    if job.recipe is None and job.batch_size is None:
+    changes = job.recipe_fields()
+    if job.recipe is None and "batch_size" not in changes:
         chosen = chosen.for_samples(len(data.train))
-    fields = ("model", "batch_size", "lr", "clip", "ema", "augment")
-    changes = {field: getattr(job, field) for field in fields if getattr(job, field) is not None}
-    chosen = chosen.replace(**changes) if changes else chosen
+    chosen = chosen.set(changes)
     if data.kind != "features":
         from ..data.augment import stored_name
 
         chosen = chosen.replace(augment=stored_name(chosen.augment, data.train))
-    return chosen if job.epochs is None else chosen.with_epochs(job.epochs)
+    return chosen
 
 
 def _augmentation(how: Recipe, data: Dataset) -> list[str]:

@@ -7,6 +7,7 @@ stdin does, and stops its run (saved, resumable) when the process that started i
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import InputError, RunError
-from .job import Job, StopOnSignal, execute
+from .job import Job, Prepared, StopOnSignal, execute
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def work() -> None:
         out.write(json.dumps(news) + "\n")
         out.flush()
 
-    from .progress import Progress
+    from .progress import Progress, Watcher, tracker
     from .train import Interrupted
 
     class News:
@@ -193,6 +194,9 @@ def work() -> None:
 
         def epoch(self, row: dict[str, Any]) -> None:
             tell(kind="epoch", epoch=row["epoch"])
+
+    def watchers(job: Job, ready: Prepared, path: Path) -> list[Watcher]:
+        return [News(), *(tracker(name, path, ready.config) for name in job.track)]
 
     tell(kind="ready")
     with StopOnSignal() as stop:
@@ -203,7 +207,8 @@ def work() -> None:
         for line in sys.stdin:
             said: list[str] = []
             try:
-                path = execute(Job(**json.loads(line)), say=said.append, watchers=lambda *_: [News()], stop=stopped)
+                job = Job(**json.loads(line))
+                path = execute(job, say=said.append, watchers=functools.partial(watchers, job), stop=stopped)
                 tell(kind="done", path=str(path))
             except (InputError, RunError) as error:
                 tell(kind="failed", error=str(error), mistake=isinstance(error, InputError))

@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..errors import InputError, unknown
+from ..errors import InputError, one_of, real, true_or_false, unknown, whole
+
+PRECISIONS = ("auto", "fp32", "bf16")
+# Beyond these nothing can be meant: a rate that overflows in the first step, a run that never ends
+MOST_LR = 1000
+MOST_EPOCHS = 1_000_000
+MOST_SAMPLES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class Recipe:
         augment: name of the loader's augmentation; ``"auto"`` is what the kind of data calls for.
         precision: ``"fp32"``, ``"bf16"``, or ``"auto"``: bf16 where the network convolves and the processor helps.
         ema: decay of an average of the weights that is evaluated instead of them, or None.
+        adapts: whether batches get smaller on small data (``for_samples``); no part of a run, whose batch size says it.
+        attained: what runs in results/ reached with it, in words; a recipe with fields replaced claims nothing.
     """
 
     name: str
@@ -49,41 +57,48 @@ class Recipe:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     ema: float | None = None
     model_options: Mapping[str, Any] = field(default_factory=dict)
+    adapts: bool = field(default=False, compare=False)
+    attained: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        for what, low in (("epochs", 1), ("batch_size", 1)):
-            value = getattr(self, what)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise InputError(f"{what} must be a whole number of at least {low}, got {value!r}")
-        if not (0 < self.lr < math.inf):
-            raise InputError(f"lr must be a number above 0, got {self.lr!r}")
-        for what in ("warmup_epochs", "weight_decay"):
-            if not (0 <= getattr(self, what) < math.inf):
-                raise InputError(f"{what} must be a number of at least 0, got {getattr(self, what)!r}")
+        def check(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        for name in ("name", "model", "augment"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise InputError(f"{name} must be a name, got {getattr(self, name)!r}")
+        check("epochs", whole("epochs", self.epochs, at_least=1, at_most=MOST_EPOCHS))
+        check("batch_size", whole("batch_size", self.batch_size, at_least=1, at_most=MOST_SAMPLES))
+        check("lr", real("lr", self.lr, above=0, at_most=MOST_LR))
+        check("decay_factor", real("decay_factor", self.decay_factor, above=0, at_most=1))
+        check("weight_decay", real("weight_decay", self.weight_decay, at_least=0))
+        check("momentum", real("momentum", self.momentum, at_least=0, below=1))
+        check("warmup_epochs", real("warmup_epochs", self.warmup_epochs, at_least=0))
         if self.warmup_epochs > self.epochs:
-            raise InputError(f"warmup_epochs must not exceed the {self.epochs} epochs, got {self.warmup_epochs}")
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"momentum must be in [0, 1), got {self.momentum}")
-        if self.nesterov and not self.momentum:
+            raise InputError(f"warmup_epochs must not exceed the {self.epochs} epochs, got {self.warmup_epochs:g}")
+        if true_or_false("nesterov", self.nesterov) and not self.momentum:
             raise InputError("nesterov needs a momentum above 0, got 0")
-        if self.schedule not in ("step", "cosine"):
-            raise unknown("schedule", self.schedule, ("step", "cosine"))
-        if self.precision not in ("auto", "fp32", "bf16"):
-            raise unknown("precision", self.precision, ("auto", "fp32", "bf16"))
+        one_of("schedule", self.schedule, ("step", "cosine"))
+        one_of("precision", self.precision, PRECISIONS)
+        if not isinstance(self.milestones, (tuple, list)):
+            raise InputError(f"milestones must be a list of epochs such as [96, 192], got {self.milestones!r}")
+        check("milestones", tuple(real("a milestone", m, at_least=0) for m in self.milestones))
         if list(self.milestones) != sorted(self.milestones):
-            raise InputError(f"milestones must ascend, got {self.milestones}")
-        if self.clip is not None and not self.clip > 0:
-            raise InputError(f"clip must be a gradient norm above 0, got {self.clip}")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise InputError(f"ema must be a decay between 0 and 1, got {self.ema}")
+            raise InputError(f"milestones must ascend, got {list(self.milestones)}")
+        if self.clip is not None:
+            check("clip", real("clip", self.clip, above=0))
+        if self.ema is not None:
+            check("ema", real("ema", self.ema, above=0, below=1))
+        if not isinstance(self.model_options, Mapping):
+            raise InputError(f"model_options must be a mapping of names to values, got {self.model_options!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, all fields: what a run's config holds.
+        """Plain data, all fields that change a run: what its config holds.
 
         >>> Recipe.from_dict(get("cifar").to_dict()) == get("cifar")
         True
         """
-        data = dataclasses.asdict(self)
+        data = {name: getattr(self, name) for name in _stored()}
         data["milestones"] = list(self.milestones)
         data["model_options"] = {k: list(v) if isinstance(v, tuple) else v for k, v in self.model_options.items()}
         return data
@@ -91,14 +106,14 @@ class Recipe:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Recipe:
         """A recipe from plain data; an unknown field is an error."""
-        fields = [f.name for f in dataclasses.fields(cls)]
         for key in data:
-            if key not in fields:
-                raise unknown("recipe field", key, fields)
+            one_of("recipe field", key, _stored())
+        if lacking := [f.name for f in dataclasses.fields(cls) if f.name not in data and _required(f)]:
+            raise InputError(f"a recipe needs {', '.join(lacking)}")
         given = dict(data)
-        given["milestones"] = tuple(given.get("milestones", ()))
         options = given.get("model_options", {})
-        given["model_options"] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+        if isinstance(options, Mapping):
+            given["model_options"] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
         return cls(**given)
 
     def replace(self, **fields: Any) -> Recipe:
@@ -106,6 +121,21 @@ class Recipe:
         if fields.get("model", self.model) != self.model:
             fields.setdefault("model_options", {})
         return Recipe.from_dict({**self.to_dict(), **fields})
+
+    def set(self, fields: Mapping[str, Any]) -> Recipe:
+        """The same recipe with fields as a user sets them: another number of epochs brings warm-up and milestones in
+        proportion, unless they are set too; a name that is no field is an error that lists them.
+
+        >>> get("cifar").set({"epochs": 64, "weight_decay": 2e-4}).milestones
+        (24.0, 48.0, 56.0)
+        """
+        for name in fields:
+            one_of("recipe field", name, settable())
+        if not fields:
+            return self
+        rest = {name: value for name, value in fields.items() if name != "epochs"}
+        longer = self.with_epochs(fields["epochs"]) if "epochs" in fields else self
+        return longer.replace(**rest)
 
     def with_epochs(self, epochs: int) -> Recipe:
         """Another length, warm-up and milestones in proportion.
@@ -116,21 +146,19 @@ class Recipe:
         """
         if epochs == self.epochs:
             return self
-        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-            raise InputError(f"epochs must be a whole number of at least 1, got {epochs!r}")
-        ratio = epochs / self.epochs
+        ratio = whole("epochs", epochs, at_least=1, at_most=MOST_EPOCHS) / self.epochs
         milestones = tuple(m * ratio for m in self.milestones)
         return self.replace(epochs=epochs, warmup_epochs=self.warmup_epochs * ratio, milestones=milestones)
 
     def for_samples(self, n: int) -> Recipe:
         """The same recipe for a small folder of one's own: batches small enough for eight steps an epoch, not below 16.
 
-        Only the recipes for anybody's images adapt; the others are what they say.
+        Only a recipe that ``adapts`` changes; the others are what they say.
 
         >>> get("photos").for_samples(200).batch_size, get("cifar").for_samples(200).batch_size
         (25, 128)
         """
-        if self.name not in ("images", "photos") or n >= 8 * self.batch_size:
+        if not self.adapts or n >= 8 * self.batch_size:
             return self
         batch = max(n // 8, 16)
         # With fewer samples a step, a step goes less far
@@ -178,6 +206,19 @@ class Recipe:
         return said
 
 
+def settable() -> list[str]:
+    """The fields that ``--set-recipe`` takes."""
+    return [name for name in _stored() if name != "name"]
+
+
+def _stored() -> list[str]:
+    return [f.name for f in dataclasses.fields(Recipe) if f.compare]
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
 _CIFAR = Recipe(
     "cifar", "resnet32", epochs=256, batch_size=128, lr=0.4, warmup_epochs=15.0,
     schedule="step", milestones=(96.0, 192.0, 224.0), weight_decay=1e-4,
@@ -199,8 +240,12 @@ _RECIPES = {
             nesterov=True, augment="autoaugment+cutout", ema=0.999,
         ),
         # Small images and photographs of one's own, from a folder or a list.
-        Recipe("images", "resnet32", epochs=60, batch_size=128, lr=0.2, warmup_epochs=3.0, weight_decay=5e-4),
-        Recipe("photos", "resnet18", epochs=60, batch_size=64, lr=0.05, warmup_epochs=3.0, weight_decay=5e-4),
+        Recipe(
+            "images", "resnet32", epochs=60, batch_size=128, lr=0.2, warmup_epochs=3.0, weight_decay=5e-4, adapts=True,
+        ),
+        Recipe(
+            "photos", "resnet18", epochs=60, batch_size=64, lr=0.05, warmup_epochs=3.0, weight_decay=5e-4, adapts=True,
+        ),
         Recipe("digits", "mlp", epochs=30, batch_size=64, lr=0.1, warmup_epochs=1.0, weight_decay=5e-4),
         Recipe("moons", "mlp-moons", epochs=100, batch_size=128, lr=0.1, warmup_epochs=2.0, weight_decay=1e-4),
         Recipe(
