@@ -156,7 +156,17 @@ def test_other_settings_go_to_another_folder(
 
 def test_a_run_that_fails_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = call(
-        capsys, "train", "ce", "--data", "moons", "--epochs", 20, "--lr", 1000, "--out", tmp_path / "run"
+        capsys,
+        "train",
+        "ce",
+        "--data",
+        "moons",
+        "--epochs",
+        2,
+        "--set-recipe",
+        "weight_decay=1e30",
+        "--out",
+        tmp_path / "run",
     )
     assert code == 1
     assert "not finite" in err.splitlines()[-1]
@@ -308,6 +318,7 @@ def test_every_field_of_a_recipe_can_be_set_and_swept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("longtail.report.html.build", lambda paths, out: out)
+    monkeypatch.setenv("COLUMNS", "200")
     code, out, err = call(
         capsys, "sweep", "elm", "--data", "moons", "--grid", "weight_decay=0,2e-4", "--grid", "lam=0.1", "--seeds", 1,
         "--set-recipe", "nesterov=true", "--set-recipe", "epochs=2", "--ema", 0.9, "--clip", 1, "--jobs", 1,

@@ -61,7 +61,7 @@ def test_only_with_what_it_begins_with(
 
 
 def test_only_with_a_whole_run(ce: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="it is not a run folder"):
+    with pytest.raises(InputError, match="it is not a run"):
         run("crt", tmp_path / "out", ema=0.9, begin_with=str(tmp_path / "nothing"))
     broken = tmp_path / "broken"
     shutil.copytree(ce, broken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import hashlib
 import json
 import os
 import shutil
@@ -16,11 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from longtail.engine import finish
 from longtail.engine.job import Job, execute, prepare
 from longtail.errors import InputError, RunError
+from longtail.runs import checkpoint
 from longtail.runs import folder as runs
 
 JOB = Job("ce", data="moons", epochs=2, save_steps=2)
@@ -202,11 +205,11 @@ def test_what_cannot_be_written_is_said_before_training(tmp_path: Path, monkeypa
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
-    job = replace(JOB, out=str(tmp_path / "run"), lr=1e18, save_steps=1)
+    job = replace(JOB, out=str(tmp_path / "run"), set_recipe={"weight_decay": 1e30}, save_steps=1)
     with pytest.raises(RunError, match=r"not finite"):
         do(job)
     assert not (tmp_path / "run" / "summary.json").exists()
-    state = runs.checkpoint.decode(runs.checkpoint.latest(tmp_path / "run" / "checkpoints", pytest.fail)[1])
+    _, state = runs.last_checkpoint(tmp_path / "run")
     assert all(bool(t.isfinite().all()) for t in state.tensors.values())
 
 
@@ -353,3 +356,75 @@ def test_the_name_of_somebodys_file_does_not_choose_the_recipe(name: str, tmp_pa
     np.savez(path, features=np.eye(20, 8, dtype=np.float32), labels=np.arange(20) % 2)
     assert prepare(Job("ce", data=str(path))).recipe.name == "features"
     assert prepare(Job("ce", data="moons")).recipe.name == "moons"
+
+
+def _edit_checkpoint(file: Path, at: Any = None, tensors: Any = None, **meta: Any) -> None:
+    """As somebody does who edits a checkpoint and knows of the checksum."""
+    state = checkpoint.decode(file.read_bytes())
+    meta = {**state.meta, **meta}
+    meta["at"] = {**meta["at"], **(at or {})} if isinstance(meta["at"], dict) else meta["at"]
+    data = checkpoint.encode({**state.tensors, **(tensors or {})}, meta)
+    file.write_bytes(data)
+    seal = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    file.with_suffix(".json").write_text(json.dumps(seal))
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        ({"at": {"stage": 99}}, "it says stage 99 of 1"),
+        ({"at": {"epoch": 999}}, "it says epoch 999 of 2"),
+        ({"at": {"step": -5}}, "it says step -5"),
+        ({"at": {"done": 3}}, "it says 3 steps where"),
+        ({"at": {"done": "3"}}, "it does not say where the run was"),
+        ({"at": {"where": 3}}, "it does not say where the run was"),
+        ({"sums": {"loss": "much"}}, "its sums of the epoch are damaged"),
+        ({"sums": None}, "its sums of the epoch are damaged"),
+    ],
+)
+def test_a_checkpoint_of_nowhere_is_passed_over_for_the_one_before(
+    edit: dict[str, Any], problem: str, finished: Path, tmp_path: Path
+) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"))
+    broken(job, 5)
+    newest = max((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
+    _edit_checkpoint(newest, **edit)
+    path, said = do(replace(job, resume=True))
+    assert f"warning: checkpoint {newest.name} is not usable ({problem}" in said
+    assert "going on from" in said
+    assert (path / "model.safetensors").read_bytes() == (finished / "model.safetensors").read_bytes()
+
+
+def test_a_checkpoint_of_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"))
+    broken(job, 5)
+    newest = max((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
+    _edit_checkpoint(newest, format=2)
+    before = newest.read_bytes()
+    with pytest.raises(InputError, match=rf"{newest.name} cannot be used: it has format 2 .* newer longtail"):
+        do(replace(job, resume=True))
+    assert newest.read_bytes() == before
+
+
+def test_tensors_of_another_shape_are_one_sentence(tmp_path: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"), ema=0.9)
+    broken(job, 5)
+    files = sorted((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
+    name = next(n for n in checkpoint.decode(files[-1].read_bytes()).tensors if n.startswith("ema."))
+    _edit_checkpoint(files[-1], tensors={name: torch.zeros(3, 3)})
+    with pytest.raises(RunError, match=r"does not fit this run: .* it holds one of shape \(3, 3\)"):
+        do(replace(job, resume=True))
+
+
+@pytest.mark.parametrize("name", ["config.json", "environment.json", "split.json", "metrics.jsonl"])
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "[]", '{"resumed": "often", "epoch": 1e999, "format": 7}', "\x00"])
+def test_no_damaged_file_ends_in_a_traceback(name: str, text: str, tmp_path: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"))
+    broken(job, 5)
+    (tmp_path / "run" / name).write_text(text)
+    if name == "config.json":
+        with pytest.raises(InputError, match=r"config\.json"):
+            do(replace(job, resume=True))
+    else:
+        path, _ = do(replace(job, resume=True))
+        assert len((path / "metrics.jsonl").read_text().splitlines()) == 2

@@ -14,7 +14,6 @@ from ..evaluate.predictions import Part, Predictions
 from ..margins import PerClass
 from ..plan import Plan
 from ..probabilities import reading
-from ..runs.files import write_bytes
 from ..runs.folder import RunFolder
 from ..summary import summarise
 from .forward import margins_of, outputs
@@ -88,18 +87,14 @@ def finish(
     run: RunFolder, model: nn.Module, plan: Plan, data: Dataset, device: torch.device, seed: int, workers: int = 0
 ) -> None:
     """Write predictions, model and, last, the summary: after it the run is finished."""
-    from safetensors.torch import save
-
     scale = reading(plan, data.counts).scale
     predictions, steps = after(model, plan, predict(model, data, device, workers, scale))
-    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in predictions.to_tensors().items()}
+    tensors = predictions.to_tensors()
     if predictions.train is None:
         brief = margins_of(model, data.train, device, workers)
         brief["margins"] *= scale
-        tensors |= {"train_labels": data.train.labels.clone()} | {f"train_{name}": t for name, t in brief.items()}
-    write_bytes(run.path / "predictions.safetensors", save(tensors))
-    weights = {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
-    write_bytes(run.path / "model.safetensors", save(weights))
+        tensors |= {"train_labels": data.train.labels} | {f"train_{name}": t for name, t in brief.items()}
+    run.write_model(model.state_dict(), tensors)
     summary = summarise(
         predictions, data.counts, class_names=data.class_names, alpha=_alpha(plan), seed=seed, posthoc=steps
     )

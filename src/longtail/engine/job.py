@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..data import Dataset
     from ..plan import Plan
-    from ..runs.checkpoint import Checkpoint
+    from ..runs.checkpoint import Checkpoint, Position
     from ..runs.folder import RunFolder
     from .distributed import Ranks
     from .progress import Watcher
@@ -269,13 +269,15 @@ def _lead(
     stop: Callable[[], int],
 ) -> None:
     """What the first rank does: train, and write everything."""
-    from ..runs.checkpoint import decode
     from ..runs.folder import environment
     from . import distributed, reuse
     from .finish import finish
-    from .train import Interrupted
+    from .train import Interrupted, state_problem
 
-    saved = run.latest(lambda text: say(f"warning: {text}")) if goes_on else None
+    def problem(state: Checkpoint) -> str | None:
+        return state_problem(state, ready.plan, ready.data.train, ready.recipe, ranks)
+
+    saved = run.latest(lambda text: say(f"warning: {text}"), problem) if goes_on else None
     if job.resume:
         say(f"going on from {run.path}" if saved else f"{run.path} has no usable checkpoint: starting afresh")
     about = environment(str(ready.device), job.command())
@@ -286,14 +288,14 @@ def _lead(
         say(f"beginning with what {job.begin_with} trained")
     run.start(_split_facts(ready.data), about, keep=goes_on)
     if begun is not None:
-        saved = begun.state
+        saved = begun.data, begun.state
         run.forget_after(0)
         for row in begun.rows:
             run.log(row)
-        run.save(begun.steps, saved)
-    ranks.bytes_from_first(b"" if saved is None else saved)
-    state = decode(saved) if saved else None
-    run.forget_after(_epochs_done(ready.plan, ready.recipe, state.meta["at"]) if state else 0)
+        run.save(begun.state.at.done, begun.data)
+    data, state = saved or (b"", None)
+    ranks.bytes_from_first(data)
+    run.forget_after(_epochs_done(ready.plan, ready.recipe, state.at) if state else 0)
     _introduce(ready, say)
     _fit(job, ready, ranks, state, stop, watchers=[_Log(run), *watchers()], save=run.save)
     distributed.leave()
@@ -345,8 +347,8 @@ class _Log:
         self.run.log(row)
 
 
-def _epochs_done(plan: Plan, how: Recipe, at: Mapping[str, int]) -> int:
-    return sum(plan.epochs(how.epochs)[: at["stage"]]) + at["epoch"]
+def _epochs_done(plan: Plan, how: Recipe, at: Position) -> int:
+    return sum(plan.epochs(how.epochs)[: at.stage]) + at.epoch
 
 
 def space_needed(ready: Prepared) -> int:

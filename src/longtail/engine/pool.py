@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import InputError, RunError
+from ..runs.folder import has_checkpoint
 from .job import Job, Prepared, StopOnSignal, execute
 
 
@@ -103,7 +104,7 @@ class _Todo:
 
     def _begun(self, job: Job, first: int | None) -> Job:
         path = None if first is None else self.ended[first].path
-        if path is None or not any((path / "checkpoints").glob("*.safetensors")):
+        if path is None or not has_checkpoint(path):
             return job  # it trains all stages itself
         return replace(job, begin_with=str(path))
 

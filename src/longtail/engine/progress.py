@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -82,6 +82,17 @@ class EpochSums:
 
     def data(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: Any) -> EpochSums:
+        """The inverse of ``data``; raises ValueError where it is none."""
+        kinds = {f.name: type(getattr(cls(), f.name)) for f in fields(cls)}
+        if not isinstance(data, dict) or not all(
+            name in kinds and isinstance(value, (int, float) if kinds[name] is float else kinds[name])
+            for name, value in data.items()
+        ):
+            raise ValueError("its sums of the epoch are damaged")
+        return cls(**data)
 
 
 @functools.lru_cache(maxsize=8)

@@ -6,7 +6,6 @@ again would give the same bits. ``take`` checks that they are the same, and hand
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,16 +18,17 @@ from ..counts import ClassCounts
 from ..errors import InputError
 from ..losses.base import Objective
 from ..plan import Plan, Stage
-from ..runs import checkpoint
-from ..runs.folder import differences, identity
+from ..runs.checkpoint import Checkpoint
+from ..runs.folder import differences, identity, last_checkpoint
+from ..runs.read import UnreadableError, read
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A checkpoint after so many steps, and the rows of the epochs up to it."""
+    """A checkpoint, as bytes and decoded, and the rows of the epochs up to it."""
 
-    state: bytes
-    steps: int
+    data: bytes
+    state: Checkpoint
     rows: list[dict[str, Any]]
 
 
@@ -39,26 +39,23 @@ def take(path: Path, plan: Plan, config: Mapping[str, Any], counts: ClassCounts)
         InputError: there is no such run, or it is not what the plan begins with; says in what they differ.
     """
     try:
-        other = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot begin with {path}: it is not a run folder") from error
-    if not (path / "summary.json").is_file():
-        raise InputError(f"cannot begin with {path}: it is not finished; longtail train … --resume goes on with it")
+        run = read(path)
+    except UnreadableError as error:
+        raise InputError(f"cannot begin with {path}: {error}") from None
+    other = run.config
     of_method = ("method", "knobs")
     mine, its = ({k: v for k, v in identity(c).items() if k not in of_method} for c in (config, other))
     if changed := differences(its, mine):
         raise InputError(f"cannot begin with {path}, which was trained otherwise: {'; '.join(changed)}")
-    first = methods.build(other["method"], counts, **other["knobs"])
+    first = methods.build(run.method, counts, **run.given_knobs)
     if not begins_with(plan, first):
         raise InputError(f"cannot begin with {path}: the stages of {plan.method} do not begin with {first.method}'s")
-    found = checkpoint.latest(path / "checkpoints", lambda text: None)
-    at = None if found is None else checkpoint.decode(found[1]).meta["at"]
-    if found is None or at is None or at["stage"] != len(first.stages):
+    found = last_checkpoint(path)
+    if found is None or found[1].at.stage != len(first.stages):
         raise InputError(f"cannot begin with {path}: the checkpoint of its last step is not there")
     # Without what its own end was measured to be
-    rows = [{k: v for k, v in row.items() if k not in ("val", "test")} for row in rows]
-    return Begun(found[1], at["done"], rows)
+    rows = [{k: v for k, v in row.items() if k not in ("val", "test")} for row in run.metrics]
+    return Begun(*found, rows)
 
 
 def begins_with(plan: Plan, first: Plan) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, RunError
 from ..losses.base import Objective, Outputs
 
 Trains = Literal["all", "head", "scale"]
@@ -99,6 +99,15 @@ def has_bf16(device: torch.device) -> bool:
     return False
 
 
+def fitting(state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+    """A tensor of a checkpoint that has the shape it should have."""
+    found = state.get(name)
+    if found is None or found.shape != like.shape:
+        what = "none" if found is None else f"one of shape {tuple(found.shape)}"
+        raise RunError(f"the checkpoint does not fit this run: {name} has shape {tuple(like.shape)}, it holds {what}")
+    return found
+
+
 class Average:
     """An exponential moving average of the trained parameters; buffers are the model's own.
 
@@ -135,4 +144,4 @@ class Average:
     @torch.no_grad()
     def load(self, state: dict[str, Tensor]) -> None:
         for name, value in zip(self.names, self.values):
-            value.copy_(state[name])
+            value.copy_(fitting(state, name, value))

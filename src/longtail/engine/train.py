@@ -27,7 +27,7 @@ from .distributed import Ranks
 from .forward import class_means
 from .progress import EpochSums, Progress, Watcher
 from .recipe import Recipe
-from .stage import Average, Trained, choose_precision, convolves, needs_logits, parameter_groups
+from .stage import Average, Trained, choose_precision, convolves, fitting, needs_logits, parameter_groups
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -169,7 +169,7 @@ class Trainer:
         self.net = Trained(self.model, stage.trains, self.free, needs_logits(self.objective)).to(self.device)
         if self.net.scale is not None and not begins:
             with torch.no_grad():
-                self.net.scale.copy_(self.carried["scale"])
+                self.net.scale.copy_(fitting(self.carried, "scale", self.net.scale))
         self.optimizer = torch.optim.SGD(
             parameter_groups(self.net, self.recipe.weight_decay),
             lr=self.recipe.lr, momentum=self.recipe.momentum, nesterov=self.recipe.nesterov,
@@ -343,8 +343,7 @@ class Trainer:
         except RuntimeError as error:
             what = str(error).splitlines()[-1].strip()
             raise RunError(f"the checkpoint does not fit the model, it is of another run ({what})") from error
-        self.at = Position(**state.meta["at"])
-        self.sums = EpochSums(**state.meta["sums"])
+        self.at, self.sums = state.at, EpochSums.from_data(state.meta.get("sums"))
         self.carried = state.tensors
 
     def _load_objective(self) -> None:
@@ -362,7 +361,23 @@ class Trainer:
         momentum = _under(self.carried, "momentum.")
         for name, p in self.net.named_parameters():
             if name in momentum and p.requires_grad:
-                self.optimizer.state[p]["momentum_buffer"] = momentum[name].to(p).clone()
+                self.optimizer.state[p]["momentum_buffer"] = fitting(momentum, name, p).to(p).clone()
+
+
+def state_problem(state: Checkpoint, plan: Plan, train: Split, recipe: Recipe, ranks: Ranks) -> str | None:
+    """Why a checkpoint cannot be a state of this run, or None."""
+    try:
+        EpochSums.from_data(state.meta.get("sums"))
+    except ValueError as error:
+        return str(error)
+    lengths = []
+    for stage, epochs in zip(plan.stages, plan.epochs(recipe.epochs)):
+        loader = Loader(
+            train, ranks.share(recipe.batch_size), sampler=stage.sampler, views=stage.views, augment=recipe.augment,
+            rank=ranks.rank, world_size=ranks.world, epochs=epochs,
+        )  # fmt: skip
+        lengths.append((epochs, len(loader)))
+    return state.at.problem(lengths)
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

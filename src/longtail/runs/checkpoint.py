@@ -2,23 +2,31 @@
 
 ``checkpoints/000001200.safetensors`` is the state after 1200 steps and ``000001200.json`` its SHA-256 and size. Both
 are written beside their place and renamed, the checksum last, so that a process that dies at any moment leaves the last
-good ones as they were. What does not match its checksum is not read.
+good ones as they were. What does not match its checksum is not read, and what cannot be a state of the run is passed
+over for the one before it; a checkpoint of a newer format is refused, since its run went further than it looks.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from ..errors import InputError
+from .files import cannot_write, read_json, tensor_bytes, write_bytes, write_json
 
-from .files import cannot_write, write_bytes, write_json
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEEP = 2
+FORMAT = 1
+
+
+class DamagedError(Exception):
+    """Why a checkpoint cannot be used, as the end of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,21 @@ class Position:
     step: int = 0
     done: int = 0
 
+    def problem(self, lengths: Sequence[tuple[int, int]]) -> str | None:
+        """Why no run of these stages, given as epochs and steps an epoch, can be here; None where one can.
+
+        >>> Position(1, 0, 0, 10).problem([(2, 5), (1, 5)]), Position(99, 0, 0, 10).problem([(2, 5), (1, 5)])
+        (None, 'it says stage 99 of 2')
+        """
+        if not 0 <= self.stage <= len(lengths):
+            return f"it says stage {self.stage} of {len(lengths)}"
+        epochs, steps = (1, 1) if self.stage == len(lengths) else lengths[self.stage]
+        for what, value, most in (("epoch", self.epoch, epochs), ("step", self.step, steps)):
+            if not 0 <= value < most:
+                return f"it says {what} {value} of {most} in stage {self.stage}"
+        done = sum(e * s for e, s in lengths[: self.stage]) + self.epoch * steps + self.step
+        return None if self.done == done else f"it says {self.done} steps where {done} lie behind"
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -38,22 +61,45 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
 
+    @property
+    def at(self) -> Position:
+        """Where the run is; a checkpoint that does not say is damaged."""
+        at = self.meta.get("at")
+        names = [f.name for f in fields(Position)]
+        if not isinstance(at, dict) or set(at) != set(names) or not all(type(v) is int for v in at.values()):
+            raise DamagedError("it does not say where the run was")
+        return Position(**at)
+
 
 def encode(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bytes:
     """A checkpoint as the bytes of one safetensors file."""
-    from safetensors.torch import save
-
     # One key only: the header's order of several is not fixed
-    plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    return bytes(save(plain, {"longtail": json.dumps(meta, sort_keys=True)}))
+    return tensor_bytes(tensors, {"longtail": json.dumps(meta, sort_keys=True)})
 
 
 def decode(data: bytes) -> Checkpoint:
-    """The inverse of ``encode``."""
+    """The inverse of ``encode``.
+
+    Raises:
+        DamagedError: it is no checkpoint.
+        InputError: it is one of a newer format.
+    """
     from safetensors.torch import load
 
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return Checkpoint(load(data), json.loads(header["__metadata__"]["longtail"]))
+    try:
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        meta = json.loads(header["__metadata__"]["longtail"])
+    except RecursionError:
+        raise DamagedError("its header is nested too deeply") from None
+    except Exception as error:  # safetensors has an exception of its own
+        raise DamagedError(f"it is no checkpoint: {str(error).splitlines()[0]}") from None
+    version = meta.get("format", FORMAT) if isinstance(meta, dict) else None
+    if type(version) is not int or version < 1:
+        raise DamagedError(f"its header has no readable format (got {version!r})")
+    if version > FORMAT:
+        raise InputError(f"it has format {version} and was written by a newer longtail; this version reads {FORMAT}")
+    return Checkpoint(tensors, meta)
 
 
 def save(folder: Path, step: int, data: bytes) -> None:
@@ -82,13 +128,29 @@ def _save(path: Path, data: bytes) -> None:
         old.unlink(missing_ok=True)
 
 
-def latest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, bytes] | None:
-    """The newest checkpoint whose bytes match their checksum; each that does not is passed over with a warning."""
+def latest(
+    folder: Path, warn: Callable[[str], None], problem: Callable[[Checkpoint], str | None] = lambda state: None
+) -> tuple[bytes, Checkpoint] | None:
+    """The newest checkpoint that can be used, as bytes and decoded; each that cannot is passed over with a warning.
+
+    Args:
+        problem: why a state cannot be one of this run, or None.
+
+    Raises:
+        InputError: one is of a newer format.
+    """
     for path in _newest_first(folder):
-        problem, data = _read(path)
-        if data is not None:
-            return path, data
-        warn(f"checkpoint {path.name} is not usable ({problem}): the one before it is tried")
+        try:
+            data = _read(path)
+            state = decode(data)
+            reason = problem(state)
+            if reason is None:
+                return data, state
+        except DamagedError as error:
+            reason = str(error)
+        except InputError as error:
+            raise InputError(f"checkpoint {path} cannot be used: {error}; --force starts the run afresh") from None
+        warn(f"checkpoint {path.name} is not usable ({reason}): the one before it is tried")
     return None
 
 
@@ -96,20 +158,19 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("[0-9]*.safetensors"), reverse=True)
 
 
-def _read(path: Path) -> tuple[str, bytes | None]:
-    try:
-        seal = json.loads(path.with_suffix(".json").read_bytes())
-        expected, size = str(seal["sha256"]), int(seal["bytes"])
-    except FileNotFoundError:
-        return "its checksum was not written yet", None
-    except (OSError, ValueError, KeyError, TypeError):
-        return "its checksum file is damaged", None
+def _read(path: Path) -> bytes:
+    seal_file = path.with_suffix(".json")
+    if not seal_file.exists():
+        raise DamagedError("its checksum was not written yet")
+    seal = read_json(seal_file)
+    if not isinstance(seal, dict) or not isinstance(seal.get("sha256"), str) or type(seal.get("bytes")) is not int:
+        raise DamagedError("its checksum file is damaged")
     try:
         data = path.read_bytes()
     except OSError as error:
-        return str(error.strerror), None
-    if len(data) != size:
-        return f"{len(data)} bytes instead of {size}", None
-    if hashlib.sha256(data).hexdigest() != expected:
-        return "its checksum does not match", None
-    return "", data
+        raise DamagedError(str(error.strerror)) from None
+    if len(data) != seal["bytes"]:
+        raise DamagedError(f"{len(data)} bytes instead of {seal['bytes']}")
+    if hashlib.sha256(data).hexdigest() != seal["sha256"]:
+        raise DamagedError("its checksum does not match")
+    return data

@@ -5,10 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import RunError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -30,6 +34,34 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     """Write plain data as JSON; a NaN is refused, since it is not JSON."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     write_bytes(path, (text + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """What a file holds as JSON, or None where it holds none, however it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of JSON mappings; without it none, and a damaged line is left out."""
+    rows = []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        rows += [row] if isinstance(row, dict) else []
+    return rows
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Tensors as the bytes of one safetensors file."""
+    from safetensors.torch import save
+
+    return bytes(save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, metadata))
 
 
 def sync_folder(folder: Path) -> None:

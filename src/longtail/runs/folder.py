@@ -18,22 +18,27 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from ..errors import InputError
 from . import checkpoint
-from .files import cannot_write, write_bytes, write_json
+from .checkpoint import Checkpoint
+from .files import cannot_write, read_json, read_rows, tensor_bytes, write_bytes, write_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Found = Literal["fresh", "resume", "finished"]
 
+MODEL, PREDICTIONS = "model.safetensors", "predictions.safetensors"
 FILES = (
     "summary.json",
     "config.json",
     "environment.json",
     "split.json",
     "metrics.jsonl",
-    "model.safetensors",
-    "predictions.safetensors",
+    MODEL,
+    PREDICTIONS,
 )
 # Part of the config, but not of what a run is: other values give the same run up to rounding, or are words
 _CIRCUMSTANCES = ("longtail", "threads", "decisions")
@@ -68,6 +73,41 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         elif a != b:
             found.append(f"{prefix}{key} ({json.dumps(a)}, now {json.dumps(b)})")
     return found
+
+
+def has_checkpoint(path: Path) -> bool:
+    """Whether a run folder still holds a state to go on from."""
+    return any((path / "checkpoints").glob("*.safetensors"))
+
+
+def last_checkpoint(path: Path) -> tuple[bytes, Checkpoint] | None:
+    """The newest usable checkpoint of a run folder that is only read."""
+    return checkpoint.latest(path / "checkpoints", lambda text: None)
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    """A run's trained weights by name."""
+    return _tensors(path / MODEL, "the weights of committed results are not kept")
+
+
+def training_embeddings(path: Path) -> tuple[Tensor, Tensor]:
+    """A run's embeddings of its training data (N, K) and their labels (N,), which k-NN needs."""
+    kept = _tensors(path / PREDICTIONS, "it ended in k-NN, which needs the training embeddings in it")
+    try:
+        return kept["train_embeddings"].float(), kept["train_labels"].long()
+    except KeyError as error:
+        raise InputError(f"{path / PREDICTIONS} does not hold {error}, which k-NN needs") from None
+
+
+def _tensors(file: Path, absent: str) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    if not file.is_file():
+        raise InputError(f"{file.parent} has no {file.name}: {absent}")
+    try:
+        return load_file(file)
+    except Exception as error:  # safetensors has an exception of its own
+        raise InputError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
 
 
 class RunFolder:
@@ -130,7 +170,7 @@ class RunFolder:
                     f"the data has changed since {self.path} was started (fingerprint {known['fingerprint']}, now "
                     f"{split['fingerprint']}): --force starts it afresh"
                 )
-            resumed = int(before.get("resumed", 0)) + 1
+            resumed = 1 + (before["resumed"] if type(before.get("resumed")) is int else 0)
             self._environment = {**environment, "started": before.get("started"), "finished": None, "resumed": resumed}
             if "begun_with" in before:
                 self._environment.setdefault("begun_with", before["begun_with"])
@@ -160,7 +200,7 @@ class RunFolder:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 later = int(json.loads(line)["epoch"]) > epoch
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 break  # the line that was being written, or no line of ours
             if later:
                 break
@@ -168,10 +208,7 @@ class RunFolder:
         write_bytes(path, "".join(f"{line}\n" for line in kept).encode())
 
     def metrics(self) -> list[dict[str, Any]]:
-        path = self.path / "metrics.jsonl"
-        if not path.is_file():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return read_rows(self.path / "metrics.jsonl")
 
     def add_to_last_row(self, **values: Any) -> None:
         """Put results of the final evaluation on the last epoch's line; called again, it replaces them."""
@@ -191,10 +228,11 @@ class RunFolder:
         """Whether a finished run is still there that this one is to replace."""
         return self._replaced.is_dir()
 
-    def latest(self, warn: Callable[[str], None]) -> bytes | None:
-        """The newest usable checkpoint."""
-        found = checkpoint.latest(self.checkpoints, warn)
-        return None if found is None else found[1]
+    def latest(
+        self, warn: Callable[[str], None], problem: Callable[[Checkpoint], str | None]
+    ) -> tuple[bytes, Checkpoint] | None:
+        """The newest usable checkpoint, as ``checkpoint.latest``."""
+        return checkpoint.latest(self.checkpoints, warn, problem)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, after which the run is finished."""
@@ -202,9 +240,14 @@ class RunFolder:
         write_json(self.path / "environment.json", self._environment)
         write_json(self.path / "summary.json", summary, indent=None)
 
+    def write_model(self, weights: Mapping[str, Tensor], predictions: Mapping[str, Tensor]) -> None:
+        """Write the trained weights, and what they say of the data."""
+        for name, tensors in ((PREDICTIONS, predictions), (MODEL, weights)):
+            write_bytes(self.path / name, tensor_bytes(tensors))
+
     def withdraw(self) -> None:
         """Take back a run that never began and put back the one it was to replace; what has a checkpoint stays."""
-        if any(self.checkpoints.glob("*.safetensors")):
+        if has_checkpoint(self.path):
             return
         self._clear()
         if self.replaces:
@@ -243,9 +286,14 @@ class RunFolder:
         path = self.path / "config.json"
         if not path.exists():
             return None
-        config = _read_json(path)
+        config = read_json(path)
         if not isinstance(config, dict) or "method" not in config or not isinstance(config.get("data"), dict):
             raise InputError(f"{path} is not a run's config: use another --out, or --force to replace it")
+        if type(config.get("format")) is int and config["format"] > self.config["format"]:
+            raise InputError(
+                f"{path} has format {config['format']} and was written by a newer longtail, this version writes "
+                f"{self.config['format']}: use another --out, or --force to replace it"
+            )
         return config
 
     def refuse_foreign_files(self) -> None:
@@ -358,12 +406,5 @@ def _now() -> str:
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
-    content = _read_json(path)
+    content = read_json(path)
     return content if isinstance(content, dict) else {}
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
