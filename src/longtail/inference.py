@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from . import methods, models, posthoc
-from .counts import ClassCounts
 from .data.dataset import Files, Split
 from .data.images import open_image
 from .data.limits import reason
 from .data.loader import Loader
 from .engine.recipe import Recipe
-from .errors import InputError
+from .errors import InputError, whole
 from .probabilities import Reading, reading
+from .runs.folder import training_embeddings, weights
+from .runs.read import Run, UnreadableError, as_number, read
 
 BATCH = 64
 
@@ -97,25 +97,26 @@ def _whole_image(path: Path, shape: tuple[int, ...]) -> Tensor:
 def restore(run: str | Path) -> Restored:
     """Load a finished run's model and all that is needed to use it; no pickle is read."""
     path = Path(run)
-    config, split, summary = (_json(path, name) for name in ("config.json", "split.json", "summary.json"))
-    if "input" not in split:
-        raise InputError(f"{path} does not say what its inputs look like (split.json lacks 'input'): run it again")
-    given = split["input"]
-    counts, shape = ClassCounts(split["counts"]), tuple(given["shape"])
-    plan = methods.build(config["method"], counts, **config["knobs"])
-    recipe = Recipe.from_dict(config["recipe"])
+    try:
+        found = read(path)
+    except UnreadableError as error:
+        raise InputError(f"{path} cannot be used: {error}") from None
+    given = _input(found)
+    counts, shape = found.counts, tuple(given["shape"])
+    plan = methods.build(found.method, counts, **found.given_knobs)
+    recipe = Recipe.from_dict(found.recipe)
     model = models.build(recipe.model, counts.num_classes, shape, head=plan.head, **recipe.model_options)
-    weights = path / "model.safetensors"
-    if not weights.is_file():
-        raise InputError(f"{path} has no model.safetensors: the weights of committed results are not kept")
-    _load(model, weights)
+    try:
+        model.load_state_dict(weights(path))
+    except RuntimeError as error:
+        raise InputError(f"{path} does not hold the weights of this run: {reason(error)}") from None
     neighbours = None
-    for step in summary.get("posthoc") or ():
-        if step["kind"] == "knn":
-            neighbours = (*_training_embeddings(path), int(step["value"]))
+    for step in found.summary.get("posthoc") or ():
+        if step.get("kind") == "knn":
+            neighbours = (*training_embeddings(path), whole("k of k-NN", step.get("value"), at_least=1))
     return Restored(
         model.eval().requires_grad_(False),
-        [str(name) for name in split["class_names"]],
+        found.class_names,
         given["kind"],
         shape,
         None if given["mean"] is None else tuple(given["mean"]),
@@ -125,39 +126,19 @@ def restore(run: str | Path) -> Restored:
     )
 
 
-def _json(path: Path, name: str) -> dict[str, Any]:
-    if not path.is_dir():
-        raise InputError(f"there is no run folder {path}")
-    file = path / name
-    if not file.is_file():
-        hint = (
-            "it is not finished: longtail train … --resume goes on" if name == "summary.json" else "it is no run folder"
-        )
-        raise InputError(f"{path} has no {name}: {hint}")
-    try:
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{file} is not readable as JSON: {error}") from None
-    return content
-
-
-def _load(model: nn.Module, path: Path) -> None:
-    from safetensors.torch import load_file
-
-    try:
-        model.load_state_dict(load_file(path))
-    except Exception as error:  # safetensors has an exception of its own
-        raise InputError(f"{path} does not hold the weights of this run: {reason(error)}") from None
-
-
-def _training_embeddings(path: Path) -> tuple[Tensor, Tensor]:
-    from safetensors import safe_open
-
-    file = path / "predictions.safetensors"
-    if not file.is_file():
-        raise InputError(f"{path} ended in k-NN and has no predictions.safetensors with the training embeddings")
-    try:
-        with safe_open(file, framework="pt") as content:
-            return content.get_tensor("train_embeddings").float(), content.get_tensor("train_labels").long()
-    except Exception as error:  # safetensors has an exception of its own
-        raise InputError(f"{file} does not hold the training embeddings that k-NN needs: {reason(error)}") from None
+def _input(run: Run) -> dict[str, Any]:
+    """What an input of the run is, checked."""
+    given = run.split.get("input")
+    if not isinstance(given, dict):
+        raise InputError(f"{run.path} does not say what its inputs look like (split.json lacks 'input'): run it again")
+    kinds = {"features": 1, "images": 3, "files": 3}
+    shape, channels = given.get("shape"), (given.get("mean"), given.get("std"))
+    if (
+        given.get("kind") not in kinds
+        or not isinstance(shape, list)
+        or len(shape) != kinds[given["kind"]]
+        or not all(type(n) is int and 0 < n < 2**20 for n in shape)
+        or not all(v is None or (isinstance(v, list) and all(as_number(x) is not None for x in v)) for v in channels)
+    ):
+        raise InputError(f"{run.path} does not say what its inputs look like (split.json is damaged): run it again")
+    return {"mean": None, "std": None, **given}

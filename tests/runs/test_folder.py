@@ -20,6 +20,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from longtail import methods
 from longtail.engine import finish
 from longtail.engine.job import Job, execute, prepare
 from longtail.errors import InputError, RunError
@@ -115,6 +116,18 @@ def test_force_runs_it_again_and_removes_nothing_else(finished: Path, tmp_path: 
     assert json.loads((path / "config.json").read_text())["epochs"] == 1
     assert len((path / "metrics.jsonl").read_text().splitlines()) == 1
     assert (path / "notes.txt").read_text() == "mine"
+
+
+def test_a_config_says_all_knobs_and_which_are_not_default(tmp_path: Path) -> None:
+    job = Job("elm", data="moons", knobs={"lam": "0.5", "tau": "1"}, epochs=1, out=str(tmp_path / "run"))
+    config = prepare(job).config
+    assert config["changed_knobs"] == ["lam"]
+    assert set(config["knobs"]) == set(methods.knobs("elm"))
+    # A run begun before there was the field goes on
+    broken(job, 2)
+    file = tmp_path / "run" / "config.json"
+    file.write_text(json.dumps({k: v for k, v in config.items() if k != "changed_knobs"}))
+    assert "going on from" in do(replace(job, resume=True))[1]
 
 
 def test_another_config_is_refused_with_the_keys_that_differ(finished: Path, tmp_path: Path) -> None:
@@ -219,6 +232,7 @@ def test_default_folders_differ_with_the_settings_and_not_with_circumstances() -
     assert path.parent == Path("runs")
     assert path.name.startswith("my-images-elm-s3-")
     assert runs.default_folder({**config, "threads": 8, "longtail": "9"}) == path
+    assert runs.default_folder({**config, "changed_knobs": ["lam"]}) == path
     assert runs.default_folder({**config, "data": {**config["data"], "root": "y"}}) == path
     assert runs.default_folder({**config, "data": {**config["data"], "options": {"ratio": 10}}}) != path
     assert runs.default_folder({**config, "lr": 1}) != path

@@ -147,6 +147,8 @@ def prepare(job: Job) -> Prepared:
     methods.knobs(job.method)
     data = load(job.data, root=job.root, **job.options)
     plan = methods.build(job.method, data.counts, data=data.name, **job.knobs)
+    # So that a report need not ask a later version what the default was
+    default = methods.build(job.method, data.counts, data=data.name)
     for step in plan.posthoc:
         if data.val is None:
             raise InputError(
@@ -166,6 +168,7 @@ def prepare(job: Job) -> Prepared:
         "longtail": __version__,
         "method": job.method,
         "knobs": dict(plan.knobs),
+        "changed_knobs": [k for k, v in plan.knobs.items() if default.knobs[k] != v],
         "data": {
             "name": job.data,
             "root": job.root,

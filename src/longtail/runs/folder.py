@@ -41,7 +41,7 @@ FILES = (
     PREDICTIONS,
 )
 # Part of the config, but not of what a run is: other values give the same run up to rounding, or are words
-_CIRCUMSTANCES = ("longtail", "threads", "decisions")
+_CIRCUMSTANCES = ("longtail", "threads", "decisions", "changed_knobs")
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
