@@ -25,7 +25,8 @@ from .engine import recipe as recipes
 from .engine.distributed import pick_device
 from .engine.finish import after
 from .engine.forward import outputs
-from .engine.train import Interrupted, fit
+from .engine.signals import Interrupted
+from .engine.train import fit
 from .errors import InputError
 from .evaluate import accuracy
 from .evaluate.predictions import Part, Predictions

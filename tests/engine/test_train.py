@@ -14,8 +14,9 @@ from longtail import ClassCounts, methods, models
 from longtail.data import Dataset, Loader, Split, load
 from longtail.engine import recipe
 from longtail.engine.forward import class_means, outputs
+from longtail.engine.signals import Interrupted
 from longtail.engine.stage import Trained, choose_precision, has_bf16
-from longtail.engine.train import Interrupted, fit
+from longtail.engine.train import fit
 from longtail.errors import RunError
 from longtail.losses import DroLt, MarginCrossEntropy, Objective
 from longtail.plan import Plan, Stage
@@ -209,6 +210,54 @@ def test_the_share_of_anchors_with_a_positive_is_counted(digits: Dataset) -> Non
     assert fit(model_for(digits), methods.build("ce", digits.counts), digits.train, HOW)[0]["alive"] is None
 
 
+def test_loss_and_accuracy_of_the_training_batches_by_group(digits: Dataset) -> None:
+    plan, model = methods.build("logadj", digits.counts), model_for(digits)
+    rows = fit(model, plan, digits.train, HOW.replace(lr=1e-12))
+    groups, loader = digits.counts.groups(), Loader(digits.train, 64, seed=0)
+    sums = {name: [0.0, 0, 0] for name in groups}
+    for batch in loader.epoch(1):
+        with torch.no_grad():
+            logits = model(batch.inputs).logits.double()  # without logit adjustment's shift
+        for f, label in zip(logits, batch.labels.tolist()):
+            mine = sums[next(name for name, index in groups.items() if label in index.tolist())]
+            mine[0] += float(f.exp().sum().log() - f[label])
+            mine[1] += int(f.argmax()) == label
+            mine[2] += 1
+    for name, (loss, hits, n) in sums.items():
+        assert rows[1]["groups"][name]["loss"] == pytest.approx(loss / n, rel=1e-5)
+        assert rows[1]["groups"][name]["accuracy"] == pytest.approx(hits / n)
+        assert rows[1]["groups"][name]["n"] == n
+    # A head that no loss reads has nothing to say
+    assert fit(model_for(digits), methods.build("supcon", digits.counts), digits.train, HOW)[0]["groups"] is None
+
+
+def test_averaged_weights_have_statistics_of_their_own(digits: Dataset) -> None:
+    torch.manual_seed(0)
+    first, norm = nn.Linear(64, 16), nn.BatchNorm1d(16)
+    model = models.wrap(nn.Sequential(first, norm, nn.ReLU(), nn.Linear(16, 10)))
+    fit(model, methods.build("ce", digits.counts), digits.train, HOW.replace(ema=0.9), seed=4)
+    with torch.no_grad():
+        seen = [first(batch.inputs).double() for batch in Loader(digits.train, 64, seed=4).epoch(0)]
+    mean = sum(z.mean(0) for z in seen) / len(seen)
+    var = sum(((z - z.mean(0)) ** 2).sum(0) / (len(z) - 1) for z in seen) / len(seen)
+    torch.testing.assert_close(norm.running_mean.double(), mean, rtol=1e-4, atol=1e-5)  # type: ignore[union-attr]
+    torch.testing.assert_close(norm.running_var.double(), var, rtol=1e-4, atol=1e-5)  # type: ignore[union-attr]
+    assert norm.momentum == 0.1
+
+
+def test_averaged_factors_reach_the_head(digits: Dataset) -> None:
+    """An average of what LWS learns is folded into the head, not the last step's factors."""
+    stages, how = methods.build("lws", digits.counts).stages[1:], HOW.replace(weight_decay=0.0, lr=1.0)
+    heads = {}
+    for ema in (None, 0.5, 1 - 1e-9):
+        model = model_for(digits)
+        before = model.head.weight.detach().clone()
+        fit(model, Plan("x", {}, stages), digits.train, how.replace(ema=ema))
+        heads[ema] = (model.head.weight.detach() / before)[:, 0]
+    assert not torch.allclose(heads[None], heads[0.5], rtol=1e-3)
+    assert float((heads[0.5] - 1).abs().max()) < float((heads[None] - 1).abs().max())
+
+
 def test_a_loss_that_is_not_finite_names_step_and_parts(digits: Dataset) -> None:
     model = model_for(digits)
     nn.init.constant_(next(model.parameters()), 1e25)
@@ -240,14 +289,15 @@ def test_stopping_saves_where_it_stopped_and_going_on_gives_the_same(ema: float,
         return methods.build("elm", digits.counts, memory=3, memory_ema=ema)
 
     whole = model_for(digits)
-    fit(whole, plan(), digits.train, HOW)
+    rows = fit(whole, plan(), digits.train, HOW)
     for stop_at in (1, 5, 7, 14):
         done, data = _stopped(digits, plan(), stop_at)
         assert done == stop_at
         model = model_for(digits)
         nn.init.zeros_(model.head.weight)
-        fit(model, plan(), digits.train, HOW, state=decode(data))
+        rest = fit(model, plan(), digits.train, HOW, state=decode(data))
         assert same(weights(model), weights(whole))
+        assert [r["groups"] for r in rest] == [r["groups"] for r in rows][-len(rest) :]
 
 
 def _stopped(digits: Dataset, plan: Plan, stop_at: int) -> tuple[int, bytes]:

@@ -62,9 +62,9 @@ def _run(job: Job) -> None:
     import os
     import sys
 
-    from ..engine.job import StopOnSignal, execute
+    from ..engine.job import execute
     from ..engine.progress import Lines, Live, Watcher, tracker
-    from ..engine.train import Interrupted
+    from ..engine.signals import Interrupted, StopOnSignal
     from ..runs.folder import command_line
 
     first = os.environ.get("RANK", "0") == "0"

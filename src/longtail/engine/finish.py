@@ -1,4 +1,4 @@
-"""The end of a run: predictions, post-hoc steps, the model's file, the summary."""
+"""What a run leaves behind: facts of its data, predictions, post-hoc steps, the model's file, the summary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import posthoc
+from .. import models, posthoc
 from ..data import Dataset, Split
 from ..evaluate.predictions import Part, Predictions
 from ..margins import PerClass
@@ -25,6 +25,34 @@ MOST_LOGITS = 2 * 10**8
 def too_many_logits(data: Dataset) -> bool:
     """Whether of the training data only margins and predicted classes are kept."""
     return len(data.train) * data.num_classes > MOST_LOGITS
+
+
+def space_needed(data: Dataset, model: nn.Module) -> int:
+    """Bytes that the run will write: three checkpoints at once (weights, momentum, average), and the predictions."""
+    weights = 4 * models.parameter_count(model)
+    width = data.num_classes + int(model.embedding_size)  # type: ignore[arg-type]
+    whole = [data.val, data.test] if too_many_logits(data) else [data.train, data.val, data.test]
+    samples = sum(len(split) for split in whole if split is not None)
+    return 10 * weights + 4 * samples * width + 1_000_000
+
+
+def split_facts(data: Dataset) -> dict[str, Any]:
+    """What a run says of its data, for those who read it without the data."""
+    return {
+        "fingerprint": data.fingerprint,
+        "counts": data.counts.n.tolist(),
+        "class_names": list(data.class_names),
+        "train": len(data.train),
+        "val": 0 if data.val is None else len(data.val),
+        "test": len(data.test),
+        "input": {
+            "kind": data.kind,
+            "shape": list(data.input_shape),
+            "mean": None if data.train.mean is None else list(data.train.mean),
+            "std": None if data.train.std is None else list(data.train.std),
+        },
+        "notes": list(data.notes),
+    }
 
 
 def predict(model: nn.Module, data: Dataset, device: torch.device, workers: int = 0, scale: float = 1.0) -> Predictions:

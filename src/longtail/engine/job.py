@@ -6,12 +6,9 @@ Nothing heavy is imported before a job is done: whoever only starts runs elsewhe
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, real, whole
@@ -233,6 +230,7 @@ def execute(
     """
     from ..runs.folder import RunFolder
     from . import distributed
+    from .finish import space_needed
 
     ready = prepare(job)
     path = folder_of(job, ready)
@@ -245,7 +243,7 @@ def execute(
         if not job.force:
             run.refuse_foreign_files()
         with run:
-            found = run.open(resume=job.resume, force=job.force, need=space_needed(ready))
+            found = run.open(resume=job.resume, force=job.force, need=space_needed(ready.data, ready.model))
             if found == "finished":
                 say(f"{path} is finished: nothing to do (--force runs it again)")
                 ranks.bytes_from_first(b"finished")
@@ -274,11 +272,12 @@ def _lead(
     """What the first rank does: train, and write everything."""
     from ..runs.folder import environment
     from . import distributed, reuse
-    from .finish import finish
-    from .train import Interrupted, state_problem
+    from .finish import finish, split_facts
+    from .progress import introduce
+    from .signals import Interrupted
 
     def problem(state: Checkpoint) -> str | None:
-        return state_problem(state, ready.plan, ready.data.train, ready.recipe, ranks)
+        return reuse.state_problem(state, ready.plan, ready.data.train, ready.recipe, ranks)
 
     saved = run.latest(lambda text: say(f"warning: {text}"), problem) if goes_on else None
     if job.resume:
@@ -289,7 +288,7 @@ def _lead(
         begun = reuse.take(Path(job.begin_with), ready.plan, ready.config, ready.data.counts)
         about["begun_with"] = Path(job.begin_with).resolve().name
         say(f"beginning with what {job.begin_with} trained")
-    run.start(_split_facts(ready.data), about, keep=goes_on)
+    run.start(split_facts(ready.data), about, keep=goes_on)
     if begun is not None:
         saved = begun.data, begun.state
         run.forget_after(0)
@@ -299,7 +298,7 @@ def _lead(
     data, state = saved or (b"", None)
     ranks.bytes_from_first(data)
     run.forget_after(_epochs_done(ready.plan, ready.recipe, state.at) if state else 0)
-    _introduce(ready, say)
+    introduce(ready, say)
     _fit(job, ready, ranks, state, stop, watchers=[_Log(run), *watchers()], save=run.save)
     distributed.leave()
     if signal := stop():
@@ -352,90 +351,3 @@ class _Log:
 
 def _epochs_done(plan: Plan, how: Recipe, at: Position) -> int:
     return sum(plan.epochs(how.epochs)[: at.stage]) + at.epoch
-
-
-def space_needed(ready: Prepared) -> int:
-    """Bytes that the run will write: three checkpoints at once (weights, momentum, average), and the predictions."""
-    from .. import models
-    from .finish import too_many_logits
-
-    weights = 4 * models.parameter_count(ready.model)
-    data, width = ready.data, ready.data.num_classes + int(ready.model.embedding_size)  # type: ignore[arg-type]
-    whole = [data.val, data.test] if too_many_logits(data) else [data.train, data.val, data.test]
-    samples = sum(len(split) for split in whole if split is not None)
-    return 10 * weights + 4 * samples * width + 1_000_000
-
-
-def _split_facts(data: Dataset) -> dict[str, Any]:
-    return {
-        "fingerprint": data.fingerprint,
-        "counts": data.counts.n.tolist(),
-        "class_names": list(data.class_names),
-        "train": len(data.train),
-        "val": 0 if data.val is None else len(data.val),
-        "test": len(data.test),
-        "input": {
-            "kind": data.kind,
-            "shape": list(data.input_shape),
-            "mean": None if data.train.mean is None else list(data.train.mean),
-            "std": None if data.train.std is None else list(data.train.std),
-        },
-        "notes": list(data.notes),
-    }
-
-
-def _introduce(ready: Prepared, say: Callable[[str], None]) -> None:
-    """What is about to run, and what was decided where the paper leaves it open."""
-    import torch
-
-    from .. import models
-    from ..margins import from_data
-
-    data, how, model = ready.data, ready.recipe, ready.model
-    val = f", {len(data.val)} val" if data.val is not None else ", no val"
-    say(f"{data.name}: {data.num_classes} classes, {len(data.train)} train{val}, {len(data.test)} test")
-    for note in data.notes:
-        say(f"  {note}")
-    say(
-        f"{ready.plan.method} with {how.model} ({models.parameter_count(model):,} parameters), recipe {how.name}: "
-        f"{sum(ready.plan.epochs(how.epochs))} epochs, batch {how.batch_size}, lr {how.lr:g}, {how.precision} "
-        f"on {ready.device}, {torch.get_num_threads()} thread(s)"
-    )
-    if ready.plan.knobs:
-        shown = {k: from_data(v) if isinstance(v, dict) else v for k, v in ready.plan.knobs.items()}
-        say("  " + ", ".join(f"{k} = {v}" for k, v in shown.items()))
-    for decision in ready.config["decisions"]:
-        say(f"  {decision}")
-
-
-class StopOnSignal:
-    """While active, the first SIGINT or SIGTERM is only noted: calling the object gives its number, or 0.
-
-    A second one acts at once, as if nobody listened. Outside the main thread, where Python takes no handlers, it does
-    nothing.
-    """
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._before: dict[int, object] = {}
-
-    def __call__(self) -> int:
-        return self.number
-
-    def __enter__(self) -> StopOnSignal:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._restore()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-        self._before = {}

@@ -23,7 +23,8 @@ from typing import IO, Any
 
 from ..errors import InputError, RunError
 from ..runs.folder import has_checkpoint
-from .job import Job, Prepared, StopOnSignal, execute
+from .job import Job, Prepared, execute
+from .signals import Interrupted, StopOnSignal
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,6 @@ def work() -> None:
         out.flush()
 
     from .progress import Progress, Watcher, tracker
-    from .train import Interrupted
 
     class News:
         def step(self, now: Progress) -> None:

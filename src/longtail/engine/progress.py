@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from torch import Tensor
 from ..counts import GROUPS, ClassCounts
 from ..errors import InputError, unknown
 from ..losses.base import Objective
+
+if TYPE_CHECKING:
+    from .job import Prepared
 
 TRACKERS = ("tensorboard", "wandb")
 
@@ -34,6 +38,8 @@ class EpochSums:
     parts: dict[str, float] = field(default_factory=dict)
     # Per group: anchors with a positive, and anchors; empty where no term looks for positives
     alive: dict[str, list[int]] = field(default_factory=dict)
+    # Per group: cross-entropy, samples predicted right, samples; empty where the objective reads no logits
+    groups: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, samples: int, loss: Tensor, parts: dict[str, Tensor]) -> None:
         """Take in one step."""
@@ -58,6 +64,26 @@ class EpochSums:
             seen[0] += a
             seen[1] += b
 
+    @torch.no_grad()
+    def count_groups(self, scores: Tensor, labels: Tensor, counts: ClassCounts) -> None:
+        """Add up loss and hits of a batch by group: without margins, as the trained network would decide."""
+        scores = scores.detach().float()
+        loss = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+        values = torch.stack([loss, scores.argmax(1) == labels, torch.ones_like(loss)]).double()
+        member = _group_of(counts).to(labels.device)[labels]
+        found = values.new_zeros(len(values), len(GROUPS)).index_add_(1, member, values).T.tolist()
+        for name, new in zip(GROUPS, found):
+            self.groups[name] = [a + b for a, b in zip(self.groups.get(name, [0.0] * len(new)), new)]
+
+    def by_group(self) -> dict[str, dict[str, float] | None] | None:
+        """Mean loss and accuracy of the training batches by group, and how many samples they are of."""
+        if not self.groups:
+            return None
+        return {
+            name: {"loss": loss / n, "accuracy": hits / n, "n": int(n)} if n else None
+            for name, (loss, hits, n) in self.groups.items()
+        }
+
     def fractions(self) -> dict[str, float | None] | None:
         """The fraction of anchors with a positive, of all and by group; None where nothing was counted."""
         if not self.alive:
@@ -76,6 +102,7 @@ class EpochSums:
             "loss": self.loss / max(self.steps, 1),
             "parts": self.means(),
             "alive": self.fractions(),
+            "groups": self.by_group(),
             "images_per_second": round(self.samples / max(self.seconds, 1e-9), 1),
             "seconds": round(self.seconds, 3),
         }
@@ -126,8 +153,30 @@ class Watcher(Protocol):
     def epoch(self, row: dict[str, Any]) -> None: ...
 
 
+def introduce(ready: Prepared, say: Callable[[str], None]) -> None:
+    """What is about to run, and what was decided where the paper leaves it open."""
+    from .. import models
+    from ..margins import from_data
+
+    data, how, model = ready.data, ready.recipe, ready.model
+    val = f", {len(data.val)} val" if data.val is not None else ", no val"
+    say(f"{data.name}: {data.num_classes} classes, {len(data.train)} train{val}, {len(data.test)} test")
+    for note in data.notes:
+        say(f"  {note}")
+    say(
+        f"{ready.plan.method} with {how.model} ({models.parameter_count(model):,} parameters), recipe {how.name}: "
+        f"{sum(ready.plan.epochs(how.epochs))} epochs, batch {how.batch_size}, lr {how.lr:g}, {how.precision} "
+        f"on {ready.device}, {torch.get_num_threads()} thread(s)"
+    )
+    if ready.plan.knobs:
+        shown = {k: from_data(v) if isinstance(v, dict) else v for k, v in ready.plan.knobs.items()}
+        say("  " + ", ".join(f"{k} = {v}" for k, v in shown.items()))
+    for decision in ready.config["decisions"]:
+        say(f"  {decision}")
+
+
 def describe(row: dict[str, Any]) -> str:
-    """Loss, its parts, and the share of anchors with a positive, of an epoch's row.
+    """Loss, its parts, the share of anchors with a positive, and accuracy on the training batches, of an epoch's row.
 
     >>> describe({"loss": 1.5, "parts": {"logit": 1.4, "pull": 10.0}, "alive": None})
     'loss 1.5000 (logit 1.4000, pull 10.0000)'
@@ -138,6 +187,9 @@ def describe(row: dict[str, Any]) -> str:
     if row["alive"]:
         shares = [f"{name} {value:.2f}" for name, value in row["alive"].items() if value is not None]
         text += f", with a positive: {', '.join(shares)}"
+    if row.get("groups"):
+        shares = [f"{name} {100 * g['accuracy']:.0f}" for name, g in row["groups"].items() if g is not None]
+        text += f", training accuracy: {', '.join(shares)} %"
     return text
 
 
@@ -238,7 +290,10 @@ def tracker(name: str, folder: Path, config: dict[str, Any]) -> Watcher:
 def _scalars(row: dict[str, Any]) -> dict[str, float]:
     named = {"loss": row["loss"], "lr": row["lr"], "images_per_second": row["images_per_second"]}
     named |= {f"parts/{k}": v for k, v in row["parts"].items()}
-    return named | {f"alive/{k}": v for k, v in (row["alive"] or {}).items() if v is not None}
+    named |= {f"alive/{k}": v for k, v in (row["alive"] or {}).items() if v is not None}
+    return named | {
+        f"{what}/{k}": g[what] for k, g in (row["groups"] or {}).items() if g for what in ("loss", "accuracy")
+    }
 
 
 class _TensorBoard:

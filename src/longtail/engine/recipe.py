@@ -200,7 +200,10 @@ class Recipe:
         if self.schedule == "cosine":
             said.append("The cosine goes down to 0 at the last step, without restarts.")
         if self.ema is not None:
-            said.append(f"An average of the weights (decay {self.ema:g} a step) is evaluated instead of the last ones.")
+            said.append(
+                f"An average of the weights (decay {self.ema:g} a step) is evaluated instead of the last ones, with "
+                "batch-norm statistics of its own from one pass over the training batches."
+            )
         if self.clip is not None:
             said.append(f"Gradients are clipped to norm {self.clip:g}.")
         return said

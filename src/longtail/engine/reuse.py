@@ -1,4 +1,6 @@
-"""A run that begins where another ended: the later stages of cRT, LWS or multi-stage DRO-LT on cross-entropy's network.
+"""What a run can go on from: its own checkpoint, or the end of another run.
+
+The later stages of cRT, LWS or multi-stage DRO-LT work on cross-entropy's network.
 
 Where a method's first stages are the whole of another method (the same objective, data, recipe and seed), training them
 again would give the same bits. ``take`` checks that they are the same, and hands over the state at their end.
@@ -15,12 +17,17 @@ import torch
 
 from .. import methods
 from ..counts import ClassCounts
+from ..data.dataset import Split
+from ..data.loader import Loader
 from ..errors import InputError
 from ..losses.base import Objective
 from ..plan import Plan, Stage
 from ..runs.checkpoint import Checkpoint
 from ..runs.folder import differences, identity, last_checkpoint
 from ..runs.read import UnreadableError, read
+from .distributed import Ranks
+from .progress import EpochSums
+from .recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,22 @@ def take(path: Path, plan: Plan, config: Mapping[str, Any], counts: ClassCounts)
     # Without what its own end was measured to be
     rows = [{k: v for k, v in row.items() if k not in ("val", "test")} for row in run.metrics]
     return Begun(*found, rows)
+
+
+def state_problem(state: Checkpoint, plan: Plan, train: Split, recipe: Recipe, ranks: Ranks) -> str | None:
+    """Why a checkpoint cannot be a state of this run, or None."""
+    try:
+        EpochSums.from_data(state.meta.get("sums"))
+    except ValueError as error:
+        return str(error)
+    lengths = []
+    for stage, epochs in zip(plan.stages, plan.epochs(recipe.epochs)):
+        loader = Loader(
+            train, ranks.share(recipe.batch_size), sampler=stage.sampler, views=stage.views, augment=recipe.augment,
+            rank=ranks.rank, world_size=ranks.world, epochs=epochs,
+        )  # fmt: skip
+        lengths.append((epochs, len(loader)))
+    return state.at.problem(lengths)
 
 
 def begins_with(plan: Plan, first: Plan) -> bool:

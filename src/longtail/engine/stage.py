@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..data.loader import Batch
 from ..errors import InputError, RunError
 from ..losses.base import Objective, Outputs
 
@@ -109,7 +111,7 @@ def fitting(state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
 
 
 class Average:
-    """An exponential moving average of the trained parameters; buffers are the model's own.
+    """An exponential moving average of the trained parameters, not of buffers.
 
     The decay grows as (1 + t)/(10 + t) up to ``decay``, so that a short run is not held back by its first weights.
     """
@@ -145,3 +147,23 @@ class Average:
     def load(self, state: dict[str, Tensor]) -> None:
         for name, value in zip(self.names, self.values):
             value.copy_(fitting(state, name, value))
+
+
+@torch.no_grad()
+def renew_statistics(net: nn.Module, batches: Iterable[Batch]) -> None:
+    """Give averaged weights batch-norm statistics of their own: the mean over one pass of training batches.
+
+    Those of the live network belong to other weights. Averaging them as well would need them in every checkpoint, and
+    they would still be statistics of other weights.
+    """
+    norms = [m for m in net.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+    if not norms:
+        return
+    momenta = [m.momentum for m in norms]
+    for m in norms:
+        m.reset_running_stats()
+        m.momentum = None  # all batches count alike
+    for batch in batches:
+        net(batch.inputs)
+    for m, momentum in zip(norms, momenta):
+        m.momentum = momentum

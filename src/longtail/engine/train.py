@@ -11,8 +11,8 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -22,20 +22,23 @@ from ..data.dataset import Split
 from ..data.loader import Batch, Loader
 from ..errors import RunError
 from ..plan import Plan, Stage
+from ..probabilities import reading
 from ..runs.checkpoint import Checkpoint, Position, encode
 from .distributed import Ranks
 from .forward import class_means
 from .progress import EpochSums, Progress, Watcher
 from .recipe import Recipe
-from .stage import Average, Trained, choose_precision, convolves, fitting, needs_logits, parameter_groups
-
-
-class Interrupted(Exception):  # noqa: N818
-    """The run was asked to stop; its state is saved where there is a place for it."""
-
-    def __init__(self, signal: int) -> None:
-        super().__init__(f"stopped by signal {signal}")
-        self.signal = signal
+from .signals import Interrupted
+from .stage import (
+    Average,
+    Trained,
+    choose_precision,
+    convolves,
+    fitting,
+    needs_logits,
+    parameter_groups,
+    renew_statistics,
+)
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,8 @@ class Trainer:
         if self.key_average is not None and not begins:
             self.key_average.load(_under(self.carried, "key_ema."))
         self.carried = {}
+        so_far = replace(self.plan, stages=self.plan.stages[: index + 1])
+        self.reading = reading(so_far, self.objective.counts) if needs_logits(self.objective) else None
         self.forward = self.ranks.wrap(self.net)
         if self.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
@@ -200,10 +205,16 @@ class Trainer:
         if self.average is not None and (following is None or following.restart):
             self.average.write()
             self.average = None
+            self._seed(derive(self.seed, index, self.epochs[index]))
+            with self._precision():
+                renew_statistics(self.net, self.loader.epoch(0))
         self.net.fold()
         self.at = Position(index + 1, 0, 0, self.at.done)
         self._save()
         self.carried = self.tensors()
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
 
     def _loader(self, stage: Stage, index: int) -> Loader:
         return Loader(
@@ -279,13 +290,14 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self._seed(derive(self.seed, *where, self.ranks.rank))
-        half = torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
-        with half:
+        with self._precision():
             outputs = self.forward(batch.inputs)
             keys = None if self.key_average is None else self.key_average.outputs(self.net, batch.inputs).embeddings
         self.sums.count_alive(self.objective, batch.labels, batch.ids)
         loss, parts = self.objective(outputs, batch.labels, batch.ids, return_parts=True, key_embeddings=keys)
         self.sums.add(len(batch.labels) * self.ranks.world, loss, parts)
+        if self.reading is not None:
+            self.sums.count_groups(self.reading.scores(outputs.logits), batch.labels, self.objective.counts)
         if not math.isfinite(self.sums.last):
             values = ", ".join(f"{name} = {float(v):g}" for name, v in parts.items())
             raise RunError(
@@ -362,22 +374,6 @@ class Trainer:
         for name, p in self.net.named_parameters():
             if name in momentum and p.requires_grad:
                 self.optimizer.state[p]["momentum_buffer"] = fitting(momentum, name, p).to(p).clone()
-
-
-def state_problem(state: Checkpoint, plan: Plan, train: Split, recipe: Recipe, ranks: Ranks) -> str | None:
-    """Why a checkpoint cannot be a state of this run, or None."""
-    try:
-        EpochSums.from_data(state.meta.get("sums"))
-    except ValueError as error:
-        return str(error)
-    lengths = []
-    for stage, epochs in zip(plan.stages, plan.epochs(recipe.epochs)):
-        loader = Loader(
-            train, ranks.share(recipe.batch_size), sampler=stage.sampler, views=stage.views, augment=recipe.augment,
-            rank=ranks.rank, world_size=ranks.world, epochs=epochs,
-        )  # fmt: skip
-        lengths.append((epochs, len(loader)))
-    return state.at.problem(lengths)
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
