@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,8 @@ from .engine.recipe import Recipe
 from .errors import InputError, whole
 from .probabilities import Reading, reading
 from .runs.folder import training_embeddings, weights
-from .runs.read import Run, UnreadableError, as_number, read
+from .runs.read import Run, read
+from .runs.schema import Input
 
 BATCH = 64
 
@@ -97,13 +97,10 @@ def _whole_image(path: Path, shape: tuple[int, ...]) -> Tensor:
 def restore(run: str | Path) -> Restored:
     """Load a finished run's model and all that is needed to use it; no pickle is read."""
     path = Path(run)
-    try:
-        found = read(path)
-    except UnreadableError as error:
-        raise InputError(f"{path} cannot be used: {error}") from None
+    found = read(path)
     given = _input(found)
-    counts, shape = found.counts, tuple(given["shape"])
-    plan = methods.build(found.method, counts, **found.given_knobs)
+    counts, shape = found.counts, tuple(given.shape)
+    plan = methods.build(found.method, counts, **found.config.knobs)
     recipe = Recipe.from_dict(found.recipe)
     model = models.build(recipe.model, counts.num_classes, shape, head=plan.head, **recipe.model_options)
     try:
@@ -111,34 +108,28 @@ def restore(run: str | Path) -> Restored:
     except RuntimeError as error:
         raise InputError(f"{path} does not hold the weights of this run: {reason(error)}") from None
     neighbours = None
-    for step in found.summary.get("posthoc") or ():
-        if step.get("kind") == "knn":
-            neighbours = (*training_embeddings(path), whole("k of k-NN", step.get("value"), at_least=1))
+    for step in found.summary.posthoc:
+        if step.kind == "knn":
+            neighbours = (*training_embeddings(path), whole("k of k-NN", int(step.value or 0), at_least=1))
     return Restored(
         model.eval().requires_grad_(False),
         found.class_names,
-        given["kind"],
+        given.kind,
         shape,
-        None if given["mean"] is None else tuple(given["mean"]),
-        None if given["std"] is None else tuple(given["std"]),
+        None if given.mean is None else tuple(given.mean),
+        None if given.std is None else tuple(given.std),
         reading(plan, counts),
         neighbours,
     )
 
 
-def _input(run: Run) -> dict[str, Any]:
+def _input(run: Run) -> Input:
     """What an input of the run is, checked."""
-    given = run.split.get("input")
-    if not isinstance(given, dict):
+    given = run.split.input
+    if given is None:
         raise InputError(f"{run.path} does not say what its inputs look like (split.json lacks 'input'): run it again")
-    kinds = {"features": 1, "images": 3, "files": 3}
-    shape, channels = given.get("shape"), (given.get("mean"), given.get("std"))
-    if (
-        given.get("kind") not in kinds
-        or not isinstance(shape, list)
-        or len(shape) != kinds[given["kind"]]
-        or not all(type(n) is int and 0 < n < 2**20 for n in shape)
-        or not all(v is None or (isinstance(v, list) and all(as_number(x) is not None for x in v)) for v in channels)
-    ):
-        raise InputError(f"{run.path} does not say what its inputs look like (split.json is damaged): run it again")
-    return {"mean": None, "std": None, **given}
+    dimensions = {"features": 1, "images": 3, "files": 3}
+    if len(given.shape) != dimensions.get(given.kind) or not all(0 < n < 2**20 for n in given.shape):
+        said = f"{given.kind} of shape {given.shape}"
+        raise InputError(f"{run.path} does not say what its inputs look like (split.json says {said}): run it again")
+    return given

@@ -20,6 +20,7 @@ from longtail.cli import compare, main
 from longtail.engine import finish
 from longtail.engine.job import Job
 from longtail.engine.pool import run_all
+from longtail.runs.schema import Accuracy, GroupAccuracy, Score, Summary
 
 LONGTAIL = [sys.executable, "-m", "longtail"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -386,8 +387,8 @@ def wait_for(condition: object, process: subprocess.Popen[str], seconds: float =
 
 def test_tables_print_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """Brackets in the path of somebody's data are no markup."""
-    parts = {part: {"balanced": 0.5, "groups": {g: {"accuracy": 0.5, "classes": 1} for g in ("head", "torso", "tail")}}
-             for part in ("val", "test")}  # fmt: skip
+    groups = {group: GroupAccuracy(0.5, 1) for group in ("head", "torso", "tail")}
+    parts = Summary(1, Accuracy(0.5, groups=groups), val=Score(0.5))
     compare._table("a[/b]/f.npz", {"[red]": [parts]}, "method")
     compare._sweep_table("a[/b]/f.npz", {"[/x]": [parts]})
     printed = capsys.readouterr().out

@@ -121,12 +121,12 @@ def test_force_runs_it_again_and_removes_nothing_else(finished: Path, tmp_path: 
 def test_a_config_says_all_knobs_and_which_are_not_default(tmp_path: Path) -> None:
     job = Job("elm", data="moons", knobs={"lam": "0.5", "tau": "1"}, epochs=1, out=str(tmp_path / "run"))
     config = prepare(job).config
-    assert config["changed_knobs"] == ["lam"]
+    assert config["changed"] == {"lam": 0.5}
     assert set(config["knobs"]) == set(methods.knobs("elm"))
     # A run begun before there was the field goes on
     broken(job, 2)
     file = tmp_path / "run" / "config.json"
-    file.write_text(json.dumps({k: v for k, v in config.items() if k != "changed_knobs"}))
+    file.write_text(json.dumps({k: v for k, v in config.items() if k != "changed"}))
     assert "going on from" in do(replace(job, resume=True))[1]
 
 
@@ -232,7 +232,7 @@ def test_default_folders_differ_with_the_settings_and_not_with_circumstances() -
     assert path.parent == Path("runs")
     assert path.name.startswith("my-images-elm-s3-")
     assert runs.default_folder({**config, "threads": 8, "longtail": "9"}) == path
-    assert runs.default_folder({**config, "changed_knobs": ["lam"]}) == path
+    assert runs.default_folder({**config, "changed": {"lam": 1}}) == path
     assert runs.default_folder({**config, "data": {**config["data"], "root": "y"}}) == path
     assert runs.default_folder({**config, "data": {**config["data"], "options": {"ratio": 10}}}) != path
     assert runs.default_folder({**config, "lr": 1}) != path

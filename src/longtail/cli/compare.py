@@ -8,18 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import InputError, RunError, one_of
+from ..runs.schema import GroupAccuracy, Summary
 from .options import Knobs, Training, once, pairs, plain, takes_training
 
 if TYPE_CHECKING:
     from ..engine.job import Job
     from ..engine.pool import Outcome
     from ..plan import Plan
-    from ..runs.read import Run
 
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Runs at a time; one a core by default, at most 4.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Runs of each, with seeds 0, 1, …")]
@@ -183,32 +183,27 @@ def _line(index: int, total: int, outcome: Outcome) -> str:
     name = f"[{index + 1}/{total}] {job.method} seed {job.seed}" + "".join(f" {k}={v}" for k, v in job.knobs.items())
     if outcome.path is None:
         return f"{name}: failed: {outcome.error}"
-    return f"{name}: {100 * finished(outcome.path).test['balanced']:.2f} %  {outcome.path}"
+    from ..runs.read import read
 
-
-def finished(path: Path) -> Run:
-    """The run that was just made, or found finished, in this folder."""
-    from ..runs.read import UnreadableError, read
-
-    try:
-        return read(path)
-    except UnreadableError as error:
-        raise InputError(f"{path}: {error}: --force runs it again") from None
+    return f"{name}: {100 * read(outcome.path).balanced:.2f} %  {outcome.path}"
 
 
 def _notes(outcomes: Sequence[Outcome]) -> list[str]:
     """What the data says of itself, such as how little a difference means on few test images."""
+    from ..runs.read import read
+
     paths = [outcome.path for outcome in outcomes if outcome.path is not None]
-    notes = finished(paths[0]).split.get("notes") if paths else None
-    return [str(note) for note in notes] if isinstance(notes, list) else []
+    return read(paths[0]).split.notes if paths else []
 
 
-def _by(outcomes: Sequence[Outcome], names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+def _by(outcomes: Sequence[Outcome], names: Sequence[str]) -> dict[str, list[Summary]]:
     """The summaries of finished runs by name; runs are in the order of the names, seed after seed."""
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    from ..runs.read import read
+
+    rows: dict[str, list[Summary]] = {name: [] for name in names}
     for outcome, name in zip(outcomes, itertools.cycle(names)):
         if outcome.path is not None:
-            rows[name].append(finished(outcome.path).summary)
+            rows[name].append(read(outcome.path).summary)
     return rows
 
 
@@ -224,38 +219,38 @@ def spread(values: Sequence[float | None]) -> str:
     return f"{mean(known):.2f}" + (f" ± {stdev(known):.2f}" if len(known) > 1 else "")
 
 
-def _table(title: str, rows: dict[str, list[dict[str, Any]]], first: str) -> None:
+def _table(title: str, rows: dict[str, list[Summary]], first: str) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(first, "runs", "balanced", *GROUPS, title=escape(title), title_justify="left")
     for name, summaries in rows.items():
-        tests = [s["test"] for s in summaries]
+        tests = [s.test for s in summaries]
+        by_group = {g: [t.groups.get(g, GroupAccuracy()) for t in tests] for g in GROUPS}
         groups = [
-            "no classes"
-            if tests and not tests[0]["groups"][g]["classes"]
-            else spread([t["groups"][g]["accuracy"] for t in tests])
-            for g in GROUPS
+            "no classes" if found and not found[0].classes else spread([one.accuracy for one in found])
+            for found in by_group.values()
         ]
-        table.add_row(escape(name), str(len(tests)), spread([t["balanced"] for t in tests]), *groups)
+        table.add_row(escape(name), str(len(tests)), spread([t.balanced for t in tests]), *groups)
     Console().print(table)
 
 
-def _sweep_table(title: str, rows: dict[str, list[dict[str, Any]]]) -> None:
+def _sweep_table(title: str, rows: dict[str, list[Summary]]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    has_val = all(s["val"] is not None for summaries in rows.values() for s in summaries)
-    scores = {name: mean(s["val"]["balanced"] for s in found) for name, found in rows.items() if found and has_val}
+    vals = {name: [s.val.balanced for s in found if s.val.balanced is not None] for name, found in rows.items()}
+    has_val = all(len(vals[name]) == len(found) for name, found in rows.items())
+    scores = {name: mean(found) for name, found in vals.items() if found and has_val}
     best = max(scores, key=lambda name: scores[name]) if scores else None
     table = Table(
         "setting", "runs", "val (chooses)", "test (only shown)", "", title=escape(title), title_justify="left"
     )
     for name, summaries in rows.items():
-        val = spread([s["val"]["balanced"] for s in summaries]) if has_val else "—"
-        test = spread([s["test"]["balanced"] for s in summaries])
+        val = spread(vals[name]) if has_val else "—"
+        test = spread([s.test.balanced for s in summaries])
         table.add_row(escape(name), str(len(summaries)), val, test, "← chosen on val" if name == best else "")
     Console().print(table)
     if not has_val:

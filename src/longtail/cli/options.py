@@ -15,6 +15,9 @@ from ..errors import InputError
 if TYPE_CHECKING:
     from ..engine.job import Job
 
+Options = Annotated[list[str] | None, typer.Option("--option", help="Option of the data, as name=value; repeatable.")]
+Root = Annotated[str, typer.Option("--root", help="Folder that downloaded data lies in.")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1; a GPU where there is one.")]
 Knobs = Annotated[list[str] | None, typer.Option("--set", help="Knob of the method, as name=value; repeatable.")]
 
 
@@ -25,10 +28,8 @@ class Training:
     data: Annotated[str, typer.Option("--data", help="Built-in data, or the path of a folder, a CSV or features.")] = (
         "digits-lt"
     )
-    root: Annotated[str, typer.Option("--root", help="Folder that downloaded data lies in.")] = "data"
-    option: Annotated[
-        list[str] | None, typer.Option("--option", help="Option of the data, as name=value; repeatable.")
-    ] = None
+    root: Root = "data"
+    option: Options = None
     recipe: Annotated[str | None, typer.Option("--recipe", help="Recipe by name; the data's own by default.")] = None
     set_recipe: Annotated[
         list[str] | None,
@@ -50,7 +51,7 @@ class Training:
     precision: Annotated[str | None, typer.Option("--precision", help="fp32, bf16, or auto: bf16 where it helps.")] = (
         None
     )
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1; a GPU where there is one.")] = None
+    device: Device = None
     threads: Annotated[int | None, typer.Option("--threads", help="CPU threads of a run.")] = None
     workers: Annotated[int, typer.Option("--workers", help="Processes that read image files.")] = 0
     compile: Annotated[bool, typer.Option("--compile", help="Compile the network with torch.compile.")] = False

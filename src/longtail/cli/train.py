@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .compare import GROUPS, compare, finished, sweep
+from .compare import GROUPS, compare, sweep
 from .options import Knobs, Training, pairs, takes_training
 
 if TYPE_CHECKING:
@@ -93,10 +93,12 @@ def _run(job: Job) -> None:
 
 
 def _say_result(path: Path) -> None:
-    run = finished(path)
+    from ..runs.read import read
+
+    run = read(path)
     groups = {name: run.group_accuracy(name) for name in GROUPS}
     known = [f"{name} {100 * value:.1f}" for name, value in groups.items() if value is not None]
-    typer.echo(f"balanced test accuracy {100 * run.test['balanced']:.2f} % ({', '.join(known)})", err=True)
+    typer.echo(f"balanced test accuracy {100 * run.balanced:.2f} % ({', '.join(known)})", err=True)
 
 
 def resume_command(command: list[str]) -> str:

@@ -23,7 +23,7 @@ from ..errors import InputError
 from ..losses.base import Objective
 from ..plan import Plan, Stage
 from ..runs.checkpoint import Checkpoint
-from ..runs.folder import differences, identity, last_checkpoint
+from ..runs.folder import config_and_rows, differences, identity, last_checkpoint
 from ..runs.read import UnreadableError, read
 from .distributed import Ranks
 from .progress import EpochSums
@@ -48,20 +48,20 @@ def take(path: Path, plan: Plan, config: Mapping[str, Any], counts: ClassCounts)
     try:
         run = read(path)
     except UnreadableError as error:
-        raise InputError(f"cannot begin with {path}: {error}") from None
-    other = run.config
+        raise InputError(f"cannot begin with {path}: {error.reason}") from None
+    other, rows = config_and_rows(path)
     of_method = ("method", "knobs")
     mine, its = ({k: v for k, v in identity(c).items() if k not in of_method} for c in (config, other))
     if changed := differences(its, mine):
         raise InputError(f"cannot begin with {path}, which was trained otherwise: {'; '.join(changed)}")
-    first = methods.build(run.method, counts, **run.given_knobs)
+    first = methods.build(run.method, counts, **run.config.knobs)
     if not begins_with(plan, first):
         raise InputError(f"cannot begin with {path}: the stages of {plan.method} do not begin with {first.method}'s")
     found = last_checkpoint(path)
     if found is None or found[1].at.stage != len(first.stages):
         raise InputError(f"cannot begin with {path}: the checkpoint of its last step is not there")
     # Without what its own end was measured to be
-    rows = [{k: v for k, v in row.items() if k not in ("val", "test")} for row in run.metrics]
+    rows = [{k: v for k, v in row.items() if k not in ("val", "test")} for row in rows]
     return Begun(*found, rows)
 
 

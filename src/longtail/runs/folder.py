@@ -41,7 +41,7 @@ FILES = (
     PREDICTIONS,
 )
 # Part of the config, but not of what a run is: other values give the same run up to rounding, or are words
-_CIRCUMSTANCES = ("longtail", "threads", "decisions", "changed_knobs")
+_CIRCUMSTANCES = ("longtail", "threads", "decisions", "changed")
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,6 +83,11 @@ def has_checkpoint(path: Path) -> bool:
 def last_checkpoint(path: Path) -> tuple[bytes, Checkpoint] | None:
     """The newest usable checkpoint of a run folder that is only read."""
     return checkpoint.latest(path / "checkpoints", lambda text: None)
+
+
+def config_and_rows(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A run's config and the rows of its epochs as they were written."""
+    return _read_mapping(path / "config.json"), read_rows(path / "metrics.jsonl")
 
 
 def weights(path: Path) -> dict[str, Tensor]:

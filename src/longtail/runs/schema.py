@@ -46,6 +46,16 @@ class Config:
 
 
 @dataclass(frozen=True)
+class Input:
+    """What an input of the network is: ``"features"`` (K,), ``"images"`` or ``"files"`` (channels, H, W)."""
+
+    kind: str
+    shape: list[int]
+    mean: list[float] | None = None
+    std: list[float] | None = None
+
+
+@dataclass(frozen=True)
 class Split:
     """``split.json``."""
 
@@ -53,6 +63,7 @@ class Split:
     fingerprint: str | None = None
     class_names: list[str] | None = None
     notes: list[str] = field(default_factory=list)
+    input: Input | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,15 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class GroupTraining:
+    """Cross-entropy and accuracy of an epoch's own training batches, without margins, over ``n`` samples."""
+
+    loss: float | None = None
+    accuracy: float | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True)
 class Epoch:
     """One line of ``metrics.jsonl``; ``alive`` is the share of anchors that had a positive, by group of classes."""
 
@@ -78,6 +98,7 @@ class Epoch:
     loss: float | None = None
     parts: dict[str, float | None] = field(default_factory=dict)
     alive: ByGroup = field(default_factory=dict)
+    groups: dict[str, GroupTraining | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -195,11 +216,20 @@ class Theory:
 
 
 @dataclass(frozen=True)
+class Step:
+    """A post-hoc step, and the value of its knob."""
+
+    kind: str
+    value: float | None = None
+
+
+@dataclass(frozen=True)
 class Summary:
     """``summary.json``."""
 
     format: int
     test: Accuracy
+    posthoc: list[Step] = field(default_factory=list)
     val: Score = field(default_factory=Score)
     adjusted: Adjusted = field(default_factory=Adjusted)
     tradeoff: dict[str, Numbers | None] = field(default_factory=dict)
