@@ -1,4 +1,6 @@
 import json
+from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 from torch import nn
@@ -8,6 +10,7 @@ from longtail.engine import recipe as recipes
 from longtail.engine.recipe import Recipe
 from longtail.engine.stage import parameter_groups
 from longtail.errors import InputError
+from longtail.runs.read import find
 
 
 def test_table_3():
@@ -134,3 +137,53 @@ def test_unknown_recipe():
         recipes.get("cifar-cp")
     with pytest.raises(InputError, match="epochs"):
         recipes.get("cifar").with_epochs(0)
+
+
+def test_what_recipes_attained_is_what_the_stored_runs_say():
+    results = Path(__file__).parents[2] / "results"
+    scores = {}
+    for run in find([results]).runs:
+        recipe = recipes.get(run.recipe["name"])
+        if run.recipe | {"precision": recipe.precision} == recipe.to_dict() and not run.data.startswith("cifar10-"):
+            changed = ",".join(f"{k}={v:g}" for k, v in run.config.changed.items())
+            scores.setdefault((recipe.name, run.method, changed), []).append(100 * run.balanced)
+    told = {
+        ("cifar-cpu", "elm", ""): "elm", ("cifar-cpu", "logadj", ""): "logadj", ("cifar-cpu", "ce", ""): "ce",
+        ("cifar-strong", "elm", "memory=16"): "elm with memory=16",
+        ("digits", "elm", ""): "elm", ("digits", "logadj", ""): "logadj", ("digits", "ce", ""): "ce",
+        ("moons", "elm", ""): "elm", ("moons", "logadj", ""): "logadj", ("moons", "ce", ""): "ce",
+        ("features-mlp", "elm", "lam=0.0001"): "elm with lam=0.0001", ("features-mlp", "elm", ""): "default 0.01",
+    }  # fmt: skip
+    for key, said in told.items():
+        values = scores[key]
+        spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+        assert f"{said} {mean(values):.1f}{spread}" in recipes.attained(key[0]), key
+    assert {name for name in recipes.names() if recipes.attained(name)} == {key[0] for key in told}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lr": "fast"}, "lr must be a number above 0"),
+        ({"lr": 1e300}, "of at most 1000"),
+        ({"epochs": 10**30}, "of at most 1000000"),
+        ({"nesterov": 1}, "nesterov must be True or False"),
+        ({"milestones": "96"}, "milestones must be a list"),
+        ({"model": ""}, "model must be a name"),
+        ({"model_options": 3}, "model_options must be a mapping"),
+        ({"adapts": True}, "unknown recipe field 'adapts'"),
+    ],
+)
+def test_values_of_the_wrong_kind_are_named(fields, message):
+    with pytest.raises(InputError, match=message):
+        recipes.get("digits").set(fields)
+
+
+def test_a_config_without_later_fields_is_the_same_recipe():
+    photos = recipes.get("photos")
+    assert "adapts" not in photos.to_dict()
+    assert Recipe.from_dict(photos.to_dict()) == photos
+    assert photos.adapts
+    assert not recipes.get("cifar").adapts
+    with pytest.raises(InputError, match="a recipe needs name, model"):
+        Recipe.from_dict({"lr": 0.1})

@@ -119,7 +119,7 @@ def test_force_runs_it_again_and_removes_nothing_else(finished: Path, tmp_path: 
 
 
 def test_a_config_says_all_knobs_and_which_are_not_default(tmp_path: Path) -> None:
-    job = Job("elm", data="moons", knobs={"lam": "0.5", "tau": "1"}, epochs=1, out=str(tmp_path / "run"))
+    job = Job("elm", data="moons", knobs={"lam": "0.5", "tau": "1"}, epochs=1, save_steps=1, out=str(tmp_path / "run"))
     config = prepare(job).config
     assert config["changed"] == {"lam": 0.5}
     assert set(config["knobs"]) == set(methods.knobs("elm"))

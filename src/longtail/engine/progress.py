@@ -19,6 +19,7 @@ from torch import Tensor
 from ..counts import GROUPS, ClassCounts
 from ..errors import InputError, unknown
 from ..losses.base import Objective
+from . import recipe
 
 if TYPE_CHECKING:
     from .job import Prepared
@@ -173,6 +174,8 @@ def introduce(ready: Prepared, say: Callable[[str], None]) -> None:
         say("  " + ", ".join(f"{k} = {v}" for k, v in shown.items()))
     for decision in ready.config["decisions"]:
         say(f"  {decision}")
+    if attained := recipe.attained(how.name):
+        say(f"  What {how.name} attained: {attained}")
 
 
 def describe(row: dict[str, Any]) -> str:
