@@ -18,9 +18,9 @@ from .data.loader import Loader
 from .engine.recipe import Recipe
 from .errors import InputError, whole
 from .probabilities import Reading, reading
-from .runs.folder import training_embeddings, weights
 from .runs.read import Run, read
 from .runs.schema import Input
+from .runs.tensors import training_embeddings, weights
 
 BATCH = 64
 

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -48,18 +46,6 @@ def test_embeddings_with_a_head_stand_for_logits():
     x, w, b = np.random.default_rng(0).normal(size=(4, 2)), np.arange(6.0).reshape(3, 2), np.array([0.0, 1.0, 2.0])
     found = Predictions.from_tensors({"embeddings": x, "labels": [0, 1, 2, 0], "head_weight": w, "head_bias": b})
     np.testing.assert_allclose(found.test.logits, x @ w.T + b)
-
-
-def test_a_run_folder(tmp_path):
-    Predictions.from_tensors(arrays()).save(tmp_path / "predictions.safetensors")
-    (tmp_path / "split.json").write_text(json.dumps({"counts": [7, 5, 3]}))
-    assert Predictions.load(tmp_path).counts.n.tolist() == [7, 5, 3]
-    (tmp_path / "split.json").write_text("{}")
-    with pytest.raises(InputError, match=r"split.json.*no 'counts'"):
-        Predictions.load(tmp_path)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"holds no predictions.safetensors"):
-        Predictions.load(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ def _load(source: Path, counts: object, method: str) -> tuple[Predictions, bool]
     from ..data.arrays import read_arrays
     from ..errors import InputError
     from ..evaluate.predictions import Predictions
+    from ..runs.tensors import predictions
 
     if method in ("knn", "ncm") and source.is_file():
         import torch
@@ -113,7 +114,7 @@ def _load(source: Path, counts: object, method: str) -> tuple[Predictions, bool]
                 return Predictions.from_tensors(tensors), False
         except InputError as error:
             raise InputError(f"{source}: {error}") from None
-    return Predictions.load(source, counts), True
+    return predictions(source, counts), True
 
 
 def _numbers(text: str | None) -> list[float] | None:

@@ -17,7 +17,6 @@ A file of predictions is ``.safetensors`` or ``.npz`` (read without pickle) with
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -176,14 +175,12 @@ class Predictions:
 
     @classmethod
     def load(cls, path: str | Path, counts: Any = None) -> Predictions:
-        """Read a run folder or a file; ``counts``, if given, replace those of the file.
+        """Read a file; ``counts``, if given, replace those of the file. ``runs.tensors.predictions`` reads a run's.
 
         Raises:
             InputError: one sentence that names the file and, where a value is wrong, the row.
         """
         path = Path(path)
-        if path.is_dir():
-            return _load_run(path, counts)
         try:
             tensors = read_arrays(path)
             if counts is not None:
@@ -191,21 +188,6 @@ class Predictions:
             return cls.from_tensors(tensors)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-
-
-def _load_run(path: Path, counts: Any) -> Predictions:
-    file = path / "predictions.safetensors"
-    if not file.is_file():
-        raise InputError(
-            f"{path} holds no predictions.safetensors: give a finished run's folder or a file of predictions"
-        )
-    split = path / "split.json"
-    if counts is None and split.is_file():
-        try:
-            counts = json.loads(split.read_text(encoding="utf-8"))["counts"]
-        except (ValueError, KeyError, TypeError):
-            raise InputError(f"{split} is not a run's split.json: it has no 'counts'") from None
-    return Predictions.load(file, counts)
 
 
 def _head_logits(embeddings: Any, weight: Any, bias: Any, part: str) -> Tensor:

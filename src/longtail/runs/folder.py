@@ -24,13 +24,13 @@ from ..errors import InputError
 from . import checkpoint
 from .checkpoint import Checkpoint
 from .files import cannot_write, read_json, read_rows, tensor_bytes, write_bytes, write_json
+from .tensors import MODEL, PREDICTIONS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Found = Literal["fresh", "resume", "finished"]
 
-MODEL, PREDICTIONS = "model.safetensors", "predictions.safetensors"
 FILES = (
     "summary.json",
     "config.json",
@@ -88,31 +88,6 @@ def last_checkpoint(path: Path) -> tuple[bytes, Checkpoint] | None:
 def config_and_rows(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A run's config and the rows of its epochs as they were written."""
     return _read_mapping(path / "config.json"), read_rows(path / "metrics.jsonl")
-
-
-def weights(path: Path) -> dict[str, Tensor]:
-    """A run's trained weights by name."""
-    return _tensors(path / MODEL, "the weights of committed results are not kept")
-
-
-def training_embeddings(path: Path) -> tuple[Tensor, Tensor]:
-    """A run's embeddings of its training data (N, K) and their labels (N,), which k-NN needs."""
-    kept = _tensors(path / PREDICTIONS, "it ended in k-NN, which needs the training embeddings in it")
-    try:
-        return kept["train_embeddings"].float(), kept["train_labels"].long()
-    except KeyError as error:
-        raise InputError(f"{path / PREDICTIONS} does not hold {error}, which k-NN needs") from None
-
-
-def _tensors(file: Path, absent: str) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    if not file.is_file():
-        raise InputError(f"{file.parent} has no {file.name}: {absent}")
-    try:
-        return load_file(file)
-    except Exception as error:  # safetensors has an exception of its own
-        raise InputError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
 
 
 class RunFolder:
