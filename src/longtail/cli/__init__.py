@@ -100,10 +100,10 @@ def _explain(error: Exception) -> int:
         # With a name it is about a path that was given, without one about a disk or a connection
         named = error.filename is not None
         return _say(f"{error.filename}: {error.strerror}" if named else error.strerror, 2 if named else 1)
-    return _say(
-        f"this is a bug ({type(error).__name__}: {words}): please report it with what the same command prints after "
-        "export LONGTAIL_TRACEBACK=1", 1,
-    )  # fmt: skip
+    sentence = (
+        f"unexpected {type(error).__name__}: {words}; with LONGTAIL_TRACEBACK=1 in the environment the same command "
+    )
+    return _say(sentence + "shows where it came from", 1)
 
 
 def _say(message: str, code: int) -> int:

@@ -83,7 +83,7 @@ def _device() -> torch.device:
 @contextmanager
 def ranks(device: torch.device) -> Iterator[Ranks]:
     """The ranks of this job: what torchrun's environment says, or one process alone."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world = _place()
     if world == 1:
         yield Ranks()
         return
@@ -91,9 +91,9 @@ def ranks(device: torch.device) -> Iterator[Ranks]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
         options["device_id"] = device
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", **options)
     try:
-        yield Ranks(dist.get_rank(), world)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", **options)
+        yield Ranks(rank, world)
     except RuntimeError as error:
         if _is_lost_peer(error):
             raise RunError(f"another process of this job is gone: {str(error).splitlines()[0]}") from error
@@ -102,6 +102,25 @@ def ranks(device: torch.device) -> Iterator[Ranks]:
         # Not after an error: destroying waits for the ranks that are gone
         if _alive():
             dist.destroy_process_group()
+
+
+def _place() -> tuple[int, int]:
+    """This process's rank and how many there are, as torchrun puts them into the environment."""
+    said = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    for name, text in said.items():
+        if not (text.isascii() and text.isdigit()):
+            raise InputError(f"the environment's {name} must be a whole number, got {text!r}: torchrun sets it")
+    rank, world = int(said.get("RANK", "0")), int(said.get("WORLD_SIZE", "1"))
+    needed = ("RANK", "MASTER_ADDR", "MASTER_PORT") if world > 1 else ()
+    if missing := [name for name in needed if name not in os.environ]:
+        names = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
+        raise InputError(
+            f"WORLD_SIZE is {world}, but {names} not set: start the processes with torchrun, or unset WORLD_SIZE to "
+            "train in one"
+        )
+    if rank >= world:
+        raise InputError(f"RANK is {rank}, but must be less than WORLD_SIZE, which is {world}: torchrun sets both")
+    return rank, world
 
 
 def leave() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,9 @@ from ..errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# How Python holds a byte of a file's name that is no UTF-8; JSON has it as an escape
+_BYTE = re.compile("[\ud800-\udfff]")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -32,7 +36,9 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     """Write plain data as JSON; a NaN is refused, since it is not JSON."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    text = _BYTE.sub(
+        lambda c: f"\\u{ord(c[0]):04x}", json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    )
     write_bytes(path, (text + "\n").encode())
 
 
