@@ -177,7 +177,9 @@ def test_names():
     with pytest.raises(InputError, match="did you mean 'cutout'"):
         parse("cutuot")
     for wrong in ("resized-crop:0", "resized-crop:1.5", "resized-crop:", "resized-crop:nan", "crop:0.5"):
-        with pytest.raises(InputError, match=r"only resized-crop takes a number, the least share, in \(0, 1\]"):
+        with pytest.raises(
+            InputError, match=r"resized-crop and cutmix take a number, a share in \(0, 1\], others none"
+        ):
             parse(wrong)
     grey = Split(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.zeros(4).long(), torch.arange(4))
     with pytest.raises(InputError, match="needs images of 3 channels"):

@@ -33,7 +33,7 @@ def test_two_ranks_of_64_are_one_process_of_128(tmp_path: Path) -> None:
     assert shared.stdout.strip() == "world 2", shared.stderr
     one, two = load_file(tmp_path / "alone.safetensors"), load_file(tmp_path / "shared.safetensors")
     assert set(one) == set(two)
-    assert {name.split("/")[0] for name in one} == {"ce", "logadj", "elm", "elm-memory", "elm-memory-ema"}
+    assert {name.split("/")[0] for name in one} == {"ce", "logadj", "elm", "elm-memory", "elm-memory-ema", "elm-cutmix"}
     for name, expected in one.items():
         assert expected.abs().max() > 0, name
         tolerance = 1e-9 if "/float64/" in name else 1e-5

@@ -14,6 +14,8 @@ The names are the same for all image data. A name is a cut, and what follows it,
 ``autoaugment``           after it: AutoAugment's policy for CIFAR
 ``randaugment``           after it: two random operations
 ``cutout``                after it: a square of half the side takes the mean colour
+``cutmix``                after all: half of the samples get a rectangle of another image, its class drawn evenly, and
+                          its share of the label; in the first 90 % of the epochs, ``cutmix:0.8`` in the first 80 %
 ========================  ==============================================================================================
 
 Without a cut, as in ``autoaugment+cutout``, the cut is ``crop-flip``.
@@ -46,12 +48,13 @@ class Augmentation:
     """What a name stands for; ``str()`` of it is the name in full.
 
     >>> parse("autoaugment+cutout"), str(parse("resized-crop"))
-    (Augmentation(cut='crop-flip', policies=('autoaugment', 'cutout'), least=0.08), 'resized-crop:0.08')
+    (Augmentation(cut='crop-flip', policies=('autoaugment', 'cutout'), least=0.08, cutmix=0.0), 'resized-crop:0.08')
     """
 
     cut: str
     policies: tuple[str, ...] = ()
     least: float = 0.08
+    cutmix: float = 0.0  # the share of epochs with it
 
     @property
     def flip(self) -> bool:
@@ -59,7 +62,7 @@ class Augmentation:
 
     def __str__(self) -> str:
         cut = f"{self.cut}:{self.least:g}" if self.cut.startswith("resized") else self.cut
-        return "+".join((cut, *self.policies))
+        return "+".join((cut, *self.policies, *([f"cutmix:{self.cutmix:g}"] if self.cutmix else [])))
 
     def sentence(self) -> str:
         """What is done to training images, in words."""
@@ -70,6 +73,8 @@ class Augmentation:
         }
         mirror = "mirrored half of the time" if self.flip else "not mirrored"
         after = "".join(f", then {name}" for name in self.policies)
+        if self.cutmix:
+            after += f", then class-balanced CutMix of half of them in the first {self.cutmix:.0%} of the epochs"
         return f"Training images {cuts[self.cut.removesuffix('-flip')]}, {mirror}{after} (augment {self})."
 
 
@@ -79,18 +84,27 @@ def parse(name: str) -> Augmentation:
     word, colon, number = first.partition(":")
     if word not in CUTS:
         word, colon, number, rest = "crop-flip", "", "", [first, *rest]
-    least = 0.08
-    if colon:
-        try:
-            least = float(number) if word.startswith("resized") else math.nan
-        except ValueError:
-            least = math.nan
-        if not 0 < least <= 1:
-            raise InputError(f"augmentation {first!r}: only resized-crop takes a number, the least share, in (0, 1]")
+    least = _share(first, number if word.startswith("resized") else "") if colon else 0.08
+    cutmix = 0.0
+    if rest and rest[-1].partition(":")[0] == "cutmix":
+        last = rest.pop()
+        cutmix = _share(last, last.partition(":")[2]) if ":" in last else 0.9
     for part in rest:
         if part not in POLICIES:
-            raise unknown("augmentation of images", part, ("auto", *CUTS, *POLICIES, "autoaugment+cutout"))
-    return Augmentation(word, tuple(rest), least)
+            raise unknown("augmentation of images", part, ("auto", *CUTS, *POLICIES, "cutmix", "autoaugment+cutout"))
+    return Augmentation(word, tuple(rest), least, cutmix)
+
+
+def _share(part: str, number: str) -> float:
+    try:
+        share = float(number)
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= 1:
+        raise InputError(
+            f"augmentation {part!r}: resized-crop and cutmix take a number, a share in (0, 1], others none"
+        )
+    return share
 
 
 def of_images(name: str, split: Split) -> Augmentation:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,18 +13,23 @@ from torch import Generator, Tensor
 
 from ..counts import ClassCounts
 from ..errors import InputError, one_of, whole
-from . import samplers
-from .augment import Normalise
+from . import cutmix, samplers
+from .augment import Draw, Normalise, of_images
 from .dataset import Files, Split
 from .feeds import FileFeed, Job, TensorFeed
 
 
 class Batch(NamedTuple):
-    """``inputs`` float32, normalised, on the device; ``labels`` int64; ``ids`` int64, positions in the split."""
+    """``inputs`` float32, normalised, on the device; ``labels`` int64; ``ids`` int64, positions in the split.
+
+    ``targets`` (B, C) are the labels as shares where samples are mixed, None where none is; a sample that is mixed
+    has no share of 1.
+    """
 
     inputs: Tensor
     labels: Tensor
     ids: Tensor
+    targets: Tensor | None = None
 
 
 class Loader:
@@ -40,6 +47,7 @@ class Loader:
             them, or "auto": the split's own; of features "none" or "noise" ("auto": noise where there are views).
         workers: processes that read image files; in-memory data needs none.
         counts: only needed where the split lacks some of the classes.
+        epochs: how many there will be: for "progressive", and for CutMix, which ends before they do.
         drop_last: whether an incomplete last batch is left out: by default in training, if there is another.
 
     >>> from longtail.data import load
@@ -93,6 +101,12 @@ class Loader:
         self._length = total // self.global_batch if drop else -(-total // self.global_batch)
         normalise = None if split.kind == "features" else Normalise(split, self.device, channels_last)
         name = augment if train else "none"
+        self._mix_until = 0.0  # epochs
+        if normalise is not None:
+            share = of_images(name, split).cutmix
+            self._mix_until = (math.inf if epochs is None else round(share * epochs)) if share else 0.0
+            if share and views > 1:
+                raise InputError(f"cutmix mixes labels, which a method with {views} views of a sample has no use for")
         self._feed: TensorFeed | FileFeed
         if isinstance(split.inputs, Files):
             assert normalise is not None
@@ -105,11 +119,19 @@ class Loader:
 
     def epoch(self, e: int, start: int = 0) -> Iterator[Batch]:
         """The batches of epoch ``e`` from batch ``start`` on."""
-        jobs = self._jobs(e, start)
+        mixes: deque[Draw | None] = deque()  # of jobs under way; batches come in the order of their jobs
+        jobs = self._jobs(e, start, mixes)
         labels = self.split.labels.to(self.device)
         for ids, inputs in self._feed.batches(jobs):
             here = ids.to(self.device, non_blocking=True).repeat(self.views)
-            yield Batch(inputs, labels[here], here)
+            drawn = mixes.popleft()
+            if drawn is None:
+                yield Batch(inputs, labels[here], here)
+                continue
+            n = len(drawn["mixed"])
+            own, others = labels[here[:n]], labels[here[n:]]
+            targets = cutmix.paste(inputs[:n], inputs[n:], own, others, len(self._by_class.n), drawn)
+            yield Batch(inputs[:n], own, here[:n], targets)
 
     def order(self, e: int) -> Tensor:
         """Positions in the order in which epoch ``e`` visits them, over all ranks, before batches are cut."""
@@ -123,18 +145,33 @@ class Loader:
         progress = min(e / max((self.epochs or 1) - 1, 1), 1.0)
         return samplers.by_share(self._by_class, self.sampler, progress, generator)
 
-    def _jobs(self, e: int, start: int) -> Iterator[Job]:
+    def _jobs(self, e: int, start: int, mixes: deque[Draw | None]) -> Iterator[Job]:
         order = self.order(e)
         for b in range(start, len(self)):
             ids = order[b * self.global_batch : (b + 1) * self.global_batch]
-            views = tuple(
-                [
-                    {key: self._mine(value) for key, value in draw.items()}
-                    for draw in self._feed.draw(len(ids), self._generator(e, b, f"view {v}"))
-                ]
-                for v in range(self.views if self.train else 0)
-            )
-            yield Job(self._mine(ids), views)
+            views = tuple(self._draws(len(ids), e, b, f"view {v}") for v in range(self.views if self.train else 0))
+            if self.train and e < self._mix_until:
+                yield self._mixed(ids, views, e, b, mixes)
+            else:
+                mixes.append(None)
+                yield Job(self._mine(ids), views)
+
+    def _draws(self, n: int, e: int, b: int, purpose: str) -> list[Draw]:
+        """This rank's rows of what was drawn for a global batch of ``n``."""
+        drawn = self._feed.draw(n, self._generator(e, b, purpose))
+        return [{key: self._mine(value) for key, value in draw.items()} for draw in drawn]
+
+    def _mixed(self, ids: Tensor, views: tuple[list[Draw], ...], e: int, b: int, mixes: deque[Draw | None]) -> Job:
+        """A job whose last samples are to be pasted over those that are mixed."""
+        drawn = cutmix.draw(self.split.labels[ids], self._by_class, self._generator(e, b, "cutmix"))
+        drawn = {key: self._mine(value) for key, value in drawn.items()}
+        mixes.append(drawn)
+        mixed = drawn["mixed"]
+        more = self._draws(len(ids), e, b, "cutmix view")
+        together = [
+            {key: torch.cat((draw[key], extra[key][mixed])) for key in draw} for draw, extra in zip(views[0], more)
+        ]
+        return Job(torch.cat((self._mine(ids), drawn["foreground"][mixed])), (together,))
 
     def _mine(self, rows: Tensor) -> Tensor:
         """This rank's slice of a global batch: equal ones of a whole batch, none empty in a smaller one."""

@@ -17,11 +17,13 @@ class ByClass:
     """Positions sorted by class, so that a class can be drawn first and a member of it second.
 
     Attributes:
+        label: (N,) each position's class.
         sorted: (N,) positions, class by class.
         starts, n: (C,) where each class starts in ``sorted``, and its size.
     """
 
     def __init__(self, labels: Tensor, num_classes: int) -> None:
+        self.label = labels
         self.sorted = labels.argsort(stable=True)
         self.n = torch.bincount(labels, minlength=num_classes)
         self.starts = self.n.cumsum(0) - self.n

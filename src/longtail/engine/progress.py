@@ -57,9 +57,11 @@ class EpochSums:
         mask = None if alive is None else alive(labels, ids)
         if mask is None:
             return
-        member = _group_of(objective.counts).to(labels.device)[labels]
+        soft = labels.ndim == 2  # mixed samples are no anchors
+        anchor = labels.amax(1) == 1 if soft else torch.ones_like(labels, dtype=torch.bool)
+        member = _group_of(objective.counts).to(labels.device)[labels.argmax(1) if soft else labels]
         with_positive = torch.bincount(member[mask], minlength=len(GROUPS)).tolist()
-        anchors = torch.bincount(member, minlength=len(GROUPS)).tolist()
+        anchors = torch.bincount(member[anchor], minlength=len(GROUPS)).tolist()
         for name, a, b in zip(GROUPS, with_positive, anchors):
             seen = self.alive.setdefault(name, [0, 0])
             seen[0] += a

@@ -229,6 +229,7 @@ class Trainer:
             rank=self.ranks.rank,
             world_size=self.ranks.world,
             epochs=self.epochs[index],
+            counts=stage.objective.counts,
             channels_last=self.channels_last,
         )
 
@@ -293,11 +294,14 @@ class Trainer:
         with self._precision():
             outputs = self.forward(batch.inputs)
             keys = None if self.key_average is None else self.key_average.outputs(self.net, batch.inputs).embeddings
-        self.sums.count_alive(self.objective, batch.labels, batch.ids)
-        loss, parts = self.objective(outputs, batch.labels, batch.ids, return_parts=True, key_embeddings=keys)
+        labels = batch.labels if batch.targets is None else batch.targets
+        self.sums.count_alive(self.objective, labels, batch.ids)
+        loss, parts = self.objective(outputs, labels, batch.ids, return_parts=True, key_embeddings=keys)
         self.sums.add(len(batch.labels) * self.ranks.world, loss, parts)
         if self.reading is not None:
-            self.sums.count_groups(self.reading.scores(outputs.logits), batch.labels, self.objective.counts)
+            unmixed = slice(None) if batch.targets is None else batch.targets.amax(1) == 1
+            scores = self.reading.scores(outputs.logits[unmixed])
+            self.sums.count_groups(scores, batch.labels[unmixed], self.objective.counts)
         if not math.isfinite(self.sums.last):
             values = ", ".join(f"{name} = {float(v):g}" for name, v in parts.items())
             raise RunError(

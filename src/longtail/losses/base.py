@@ -288,7 +288,10 @@ class Objective(nn.Module):
         key_embeddings: Tensor | None = None,
     ) -> Any:
         """The loss. A bare tensor is the logits, or the embeddings if no term reads logits. ``key_embeddings`` (B, K)
-        are what a memory remembers in place of the batch's own embeddings, such as those of an averaged network."""
+        are what a memory remembers in place of the batch's own embeddings, such as those of an averaged network.
+
+        With soft labels (B, C), as of mixed images, terms that take no soft labels leave out the samples whose label
+        is not one class."""
         if isinstance(outputs, Tensor):
             reads_logits = any(weight > 0 and "logits" in term.needs for weight, term in self.weighted)
             outputs = Outputs(outputs, None) if reads_logits else Outputs(None, outputs)
@@ -326,7 +329,7 @@ class Objective(nn.Module):
         return None
 
     def _mean(self, term: Term, everyone: Gathered, beside: Keys | None) -> Tensor:
-        if term.scope == "batch":
+        if term.scope == "batch" or (everyone.soft and not term.soft_labels):
             outputs, labels, ids = everyone.batch(term.needs)
             values: Tensor = term(outputs, labels, ids=ids, beside=beside)
         else:
@@ -357,6 +360,8 @@ class Objective(nn.Module):
         embeddings = outputs[1]
         if key_embeddings is not None:
             embeddings = everyone.gather(key_embeddings.detach())
+            if everyone.soft:
+                embeddings = embeddings[everyone.definite(everyone.all_labels)]
         assert ids is not None
         assert embeddings is not None
         self.memory.push(embeddings, labels, ids)

@@ -96,6 +96,7 @@ class Gathered:
     def __init__(self, outputs: Any, labels: Tensor, ids: Tensor | None, distributed: bool) -> None:
         self.outputs, self.labels, self.ids, self.distributed = outputs, labels, ids, distributed
         self._cache: dict[str, Tensor] = {}
+        self.soft = isinstance(labels, Tensor) and labels.is_floating_point() and labels.ndim == 2
 
     def gather(self, x: Tensor) -> Tensor:
         return gather(x) if self.distributed else x
@@ -103,7 +104,16 @@ class Gathered:
     def own_rows(self, x: Tensor) -> Tensor:
         """This rank's rows of what was computed for all of them."""
         rows = len(self.labels)
+        if self.soft:  # samples without a class of their own had no part in it
+            every = x.new_zeros(len(self.all_labels))
+            every[self.definite(self.all_labels)] = x
+            x = every
         return x if len(x) == rows else x[dist.get_rank() * rows :][:rows]
+
+    @staticmethod
+    def definite(soft: Tensor) -> Tensor:
+        """Which rows of soft labels name one class, (B,) bool."""
+        return soft.amax(1) == 1
 
     def _once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
         if name not in self._cache:
@@ -115,6 +125,15 @@ class Gathered:
         return self._once("labels", lambda: self.labels)
 
     def batch(self, needs: tuple[str, ...]) -> tuple[Outputs, Tensor, Tensor | None]:
+        """The batch of all ranks with class indices for labels: of soft labels, the samples that have one class."""
+        outputs, labels, ids = self._whole_batch(needs)
+        if not self.soft:
+            return outputs, labels, ids
+        rows = self.definite(labels).nonzero().flatten()
+        taken = [None if x is None else x.index_select(0, rows) for x in (*outputs, ids)]
+        return Outputs(taken[0], taken[1]), labels.argmax(1).index_select(0, rows), taken[2]
+
+    def _whole_batch(self, needs: tuple[str, ...]) -> tuple[Outputs, Tensor, Tensor | None]:
         if not self.distributed or not isinstance(self.outputs, tuple):
             return self.outputs, self.labels, self.ids
         given = dict(zip(("logits", "embeddings"), self.outputs))
