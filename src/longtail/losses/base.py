@@ -229,6 +229,8 @@ class Objective(nn.Module):
     the batch is remembered afterwards; both in training mode only, so that evaluation depends on its own batch alone. A
     memory needs ``ids``. All ranks remember the gathered batch, so their memories are the same.
 
+    ``sample_weight``, a tensor that ids point into, multiplies each sample's value before the mean; None by default.
+
     >>> import torch
     >>> from longtail import ClassCounts
     >>> from longtail.losses import MarginCrossEntropy, Pull
@@ -261,6 +263,7 @@ class Objective(nn.Module):
             c = self.counts.num_classes
             raise InputError(f"the memory has {memory.counts.num_classes} classes, but the terms have {c}")
         self.memory = memory
+        self.sample_weight: Tensor | None = None
 
     @property
     def weighted(self) -> list[tuple[float, Term]]:
@@ -334,7 +337,11 @@ class Objective(nn.Module):
             values: Tensor = term(outputs, labels, ids=ids, beside=beside)
         else:
             values = everyone.gather(term(everyone.outputs, everyone.labels, ids=everyone.ids))
-            labels = everyone.all_labels
+            labels, ids = everyone.all_labels, everyone.ids if self.sample_weight is None else everyone.batch(())[2]
+        if self.sample_weight is not None:
+            if ids is None:
+                raise InputError("sample weights are found by the samples' ids: pass ids=")
+            values = values * self.sample_weight.to(values)[ids]
         weights = term.weights(labels, values)
         if weights is None:
             return values.sum().div(max(values.numel(), 1))

@@ -19,6 +19,7 @@ from ..errors import InputError, one_of, unknown, whole
 from .heads import HEADS, Classifier, CosineHead, LinearHead, make_head
 from .mlp import MLP, mlp
 from .resnet import CIFAR_BLOCKS, LARGE_BLOCKS, CifarResNet, ResNet, resnet
+from .standardise import Standardise
 from .weights import load_weights
 from .wrap import Wrapped, wrap
 
@@ -29,6 +30,7 @@ __all__ = [
     "CosineHead",
     "LinearHead",
     "ResNet",
+    "Standardise",
     "Wrapped",
     "build",
     "load_weights",

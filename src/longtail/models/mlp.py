@@ -18,7 +18,8 @@ class MLP(Classifier):
 
     ``hidden=()`` is a linear model, whose embedding is the (flattened) input itself. With ``skip`` the input stands
     beside the last hidden layer in the embedding, so the network is a linear model and a correction of it. Weights are
-    He-normal (fan-in), biases start at ``bias``: narrow layers need it above 0, or their units die at birth.
+    He-normal (fan-in), biases start at ``bias``: narrow layers need it above 0, or their units die at birth. ``inputs``
+    comes first and does nothing, until a ``Standardise`` takes its place.
     """
 
     def __init__(
@@ -39,13 +40,14 @@ class MLP(Classifier):
             nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
             nn.init.constant_(linear.bias, bias)
             layers += [linear, nn.ReLU()]
+        self.inputs: nn.Module = nn.Identity()
         self.layers = nn.Sequential(*layers)
         self.skip = skip and len(hidden) > 0
         self.embedding_size = sizes[-1] + (inputs if self.skip else 0)
         self.head = make_head(head, self.embedding_size, num_classes)
 
     def embed(self, x: Tensor) -> Tensor:
-        x = x.flatten(1)
+        x = self.inputs(x.flatten(1))
         z: Tensor = self.layers(x)
         return torch.cat((z, x), 1) if self.skip else z
 

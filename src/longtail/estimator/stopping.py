@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from . import posthoc
-from .counts import ClassCounts
-from .data.dataset import Split
-from .engine.forward import outputs
-from .engine.stage import needs_logits
-from .evaluate import accuracy
-from .plan import Plan
+from .. import posthoc
+from ..counts import ClassCounts
+from ..data.dataset import Split
+from ..engine.forward import outputs
+from ..engine.stage import needs_logits
+from ..evaluate import accuracy
+from ..plan import Plan
 
 
 class EarlyStopping:
