@@ -235,13 +235,15 @@ def _groups(runs: list[Run]) -> list[Group]:
 
 
 def _changed(run: Run, peers: list[Run]) -> dict[str, Any]:
-    """The knobs which were not the method's defaults when it ran.
+    """The knobs which are not the method's defaults on this data set.
 
-    A run that does not say, of an early version: those in which the runs of its method differ from one another.
+    For a method that this version does not know: those in which its runs differ from one another.
     """
     if run.config.changed is not None:
         return run.config.changed
-    return {k: v for k, v in run.knobs.items() if any(p.knobs.get(k) != v for p in peers)}
+    if run.defaults is None:
+        return {k: v for k, v in run.knobs.items() if any(p.knobs.get(k) != v for p in peers)}
+    return {k: v for k, v in run.knobs.items() if k not in run.defaults or run.defaults[k] != v}
 
 
 def _distinct(groups: list[Group]) -> list[Group]:
