@@ -22,6 +22,7 @@ Power(0.5, scale=10.0)
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -216,6 +217,40 @@ def from_data(data: Any) -> Any:
         if f.default is dataclasses.MISSING and f.name not in fields:
             raise InputError(f"the plain data of {data['kind']} lacks {f.name!r}, got {data!r}")
     return kind(**fields)
+
+
+def short(value: Any) -> str:
+    """A knob's value as the command line writes it, and ``parse`` reads it: the inverse of ``parse``.
+
+    >>> short(Power(0.5, scale=10.0)), short({"kind": "Power", "exponent": 0.5, "of": "count"}), short(Constant(3.0))
+    ('10*prior^0.5', 'n^0.5', '3')
+    >>> short(0.01), short(True), short(1234567)
+    ('0.01', 'true', '1234567')
+    """
+    if isinstance(value, dict):
+        try:
+            value = from_data(value)
+        except InputError:  # of another version, or no margin at all
+            return json.dumps(value, sort_keys=True)
+    if isinstance(value, Constant):
+        return short(value.value)
+    if isinstance(value, Power):
+        power = "" if value.exponent == 1 else f"^{short(value.exponent)}"
+        return _times(value.scale) + ("n" if value.of == "count" else "prior") + power
+    if isinstance(value, LogPrior):
+        return f"{_times(value.tau)}log_prior"
+    if isinstance(value, EffectiveNumber):
+        return f"effective({short(value.beta)})"
+    if isinstance(value, (PerClass, Margin)):
+        return json.dumps(value.to_data(), sort_keys=True)
+    if isinstance(value, bool):
+        return str(value).lower()
+    # all digits, because commands are made of this: the seed 1234567 is not 1.23457e+06
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _times(factor: float) -> str:
+    return "" if factor == 1 else f"{short(factor)}*"
 
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"

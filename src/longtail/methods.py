@@ -11,12 +11,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Literal, get_args, get_origin
+from dataclasses import asdict, dataclass, is_dataclass
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from . import margins
-from .counts import ClassCounts
-from .errors import InputError, unknown
+from . import margins, plugins
+from .counts import ClassCounts, class_counts
+from .errors import InputError, one_of, real, unknown, whole
 from .losses import (
     ELM,
     Center,
@@ -34,11 +35,15 @@ from .losses import (
     Triplet,
 )
 from .losses.memory import ClassMemory
-from .margins import Constant, EffectiveNumber, Ldam, Margin, PerClass, Power, Relative
+from .margins import Constant, EffectiveNumber, Ldam, Margin, PerClass, Power, Relative, short
 from .plan import Plan, Posthoc, Stage
 
-Builder = Callable[..., dict[str, Any]]
+Builder = Callable[..., "Objective | dict[str, Any]"]
+_Method = TypeVar("_Method", bound=Builder)
 
+METHODS: dict[str, Builder] = {}
+# Knobs that are others by data set: {method: {data: {knob: value}}}
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {}
 # α and λ of the paper's appendix, by data set
 PAPER_SETTINGS: dict[str, dict[str, Any]] = {
     "cifar10-lt": {"alpha": Power(1.0), "lam": 0.01},
@@ -46,38 +51,66 @@ PAPER_SETTINGS: dict[str, dict[str, Any]] = {
     "imagenet-lt": {"alpha": Power(0.5, scale=10.0), "lam": 0.001},
     "inat2018": {"alpha": Power(0.5, of="count"), "lam": 0.01},
 }
+# What the committed runs of the small built-in data used
+SMALL_SETTINGS: dict[str, dict[str, Any]] = {"digits-lt": {"lam": 0.01}, "moons": {"lam": 0.01}}
 
 KNN_GRID = (1.0, 5.0, 10.0, 20.0, 50.0)
 TAU_GRID = tuple(round(0.1 * i, 1) for i in range(21))
 # The short stage that fits a classifier again on a frozen network: 10 of 90 epochs in Kang et al. 2020
 HEAD_SHARE = 1 / 9
+# More embeddings a class than any long-tailed data set has samples
+MOST_REMEMBERED = 10**6
+
+
+def method(name: str, settings: dict[str, dict[str, Any]] | None = None) -> Callable[[_Method], _Method]:
+    """Make a function a method: it is called with the class counts and its knobs, and returns an ``Objective`` (one
+    stage of training) or the fields of a ``Plan``.
+
+    Every parameter after the counts is a knob and has a default; its annotation says what it is read as. Parameters
+    behind a bare ``*`` came later and are off by default: a plan lists them only where they are on, so that the folders
+    of earlier runs keep their names. ``settings`` are other defaults for some data sets, by name.
+    """
+
+    def register(function: _Method) -> _Method:
+        METHODS[name] = function
+        SETTINGS[name] = settings or {}
+        return function
+
+    return register
 
 
 def _ce(counts: ClassCounts) -> Objective:
     return Objective((1.0, MarginCrossEntropy(counts)))
 
 
-def _margin_method(counts: ClassCounts, margin: Margin, **knobs: Any) -> dict[str, Any]:
-    return {"stages": (Stage("train", Objective((1.0, MarginCrossEntropy(counts, margin=margin, **knobs)))),)}
+def _margin(counts: ClassCounts, margin: Margin, **knobs: Any) -> Objective:
+    return Objective((1.0, MarginCrossEntropy(counts, margin=margin, **knobs)))
 
 
-def _regularised(term: Term, lam: float) -> dict[str, Any]:
-    return {"stages": (Stage("train", Objective((1.0, MarginCrossEntropy(term.counts)), (lam, term))),)}
+def _regularised(term: Term, lam: float) -> Objective:
+    return Objective((1.0, MarginCrossEntropy(term.counts)), (lam, term))
+
+
+def _new_head(counts: ClassCounts) -> Stage:
+    return Stage("head", _ce(counts), share=HEAD_SHARE, trains="head", reset_head=True, sampler="balanced")
 
 
 def _embedding_only(term: Term, classifier: str, views: int = 1) -> dict[str, Any]:
     embed = Stage("embed", Objective((1.0, term)), views=views)
     if classifier == "knn":
         return {"stages": (embed,), "posthoc": (Posthoc("knn", "k", KNN_GRID),)}
-    head = Stage("head", _ce(term.counts), share=HEAD_SHARE, trains="head", reset_head=True, sampler="balanced")
-    return {"stages": (embed, head)}
+    return {"stages": (embed, _new_head(term.counts))}
 
 
-def ce(counts: ClassCounts) -> dict[str, Any]:
-    """Softmax cross-entropy."""
-    return {"stages": (Stage("train", _ce(counts)),)}
+@method("ce")
+def ce(
+    counts: ClassCounts, *, sampler: Literal["instance", "balanced", "sqrt", "progressive"] = "instance"
+) -> dict[str, Any]:
+    """Softmax cross-entropy; with another `sampler`, on batches drawn by class (Kang et al. 2020)."""
+    return {"stages": (Stage("train", _ce(counts), sampler=sampler),)}
 
 
+@method("cb-focal")
 def cb_focal(counts: ClassCounts, gamma: float = 1.0, beta: float = 0.9999) -> dict[str, Any]:
     """Sigmoid focal loss weighted by the effective number of samples (Cui et al. 2019)."""
     loss = SigmoidFocal(counts, gamma=gamma, weights=EffectiveNumber(beta))
@@ -87,12 +120,12 @@ def cb_focal(counts: ClassCounts, gamma: float = 1.0, beta: float = 0.9999) -> d
     }
 
 
+@method("ldam-drw")
 def ldam_drw(
     counts: ClassCounts, max_margin: float = 0.5, scale: float = 30.0, beta: float = 0.9999, drw: float = 0.8
 ) -> dict[str, Any]:
     """Label-distribution-aware margin, cosine head, re-weighted after a share `drw` of training (Cao et al. 2019)."""
-    if not 0 < drw < 1:
-        raise InputError(f"drw is the share of training before re-weighting, between 0 and 1, got {drw}")
+    drw = real("drw, the share of training before re-weighting,", drw, above=0, below=1)
     margin = Margin(target=Ldam(max_margin, scale=scale))
     plain = MarginCrossEntropy(counts, margin=margin, scale=scale)
     weighted = MarginCrossEntropy(counts, margin=margin, scale=scale, weights=EffectiveNumber(beta))
@@ -105,150 +138,180 @@ def ldam_drw(
     }
 
 
-def logadj(counts: ClassCounts, tau: float = 1.0) -> dict[str, Any]:
+@method("logadj")
+def logadj(
+    counts: ClassCounts, tau: float = 1.0, *, head: Literal["linear", "cosine"] = "linear", head_scale: float = 30.0
+) -> dict[str, Any]:
     """Logit-adjusted (balanced) softmax (Ren et al. 2020, Menon et al. 2021)."""
-    return _margin_method(counts, Margin.log_ratio(tau))
+    objective = _margin(counts, Margin.log_ratio(tau), scale=_scale(head, head_scale))
+    return {"stages": (Stage("train", objective),), "head": head}
 
 
-def equalised(counts: ClassCounts, scale: float = 1.0) -> dict[str, Any]:
+def _scale(head: str, scale: float) -> float:
+    """What the loss multiplies logits by: cosines need it, the logits of a linear head have a scale of their own."""
+    return scale if head == "cosine" else 1.0
+
+
+@method("equalised")
+def equalised(counts: ClassCounts, scale: float = 1.0) -> Objective:
     """Cross-entropy with Δ = P(y'), as the paper writes the equalised loss (Tan et al. 2020)."""
-    return _margin_method(counts, Margin(other=Power(1.0, scale=scale)))
+    return _margin(counts, Margin(other=Power(1.0, scale=scale)))
 
 
-def vs(counts: ClassCounts, gamma: float = 0.05, tau: float = 0.75) -> dict[str, Any]:
+@method("vs")
+def vs(counts: ClassCounts, gamma: float = 0.05, tau: float = 0.75) -> Objective:
     """Vector scaling: logits times (n/max n)^γ plus τ·log prior (Kini et al. 2021)."""
-    return _margin_method(counts, Margin.log_ratio(tau), scale=Relative(gamma))
+    return _margin(counts, Margin.log_ratio(tau), scale=Relative(gamma))
 
 
-def dro_lt(counts: ClassCounts, lam: float = 0.01, epsilon: PerClass = Power(-0.5)) -> dict[str, Any]:
+@method("dro-lt")
+def dro_lt(counts: ClassCounts, lam: float = 0.01, epsilon: PerClass = Power(-0.5)) -> Objective:
     """Cross-entropy + λ·DRO-LT, centroids from the batch: the paper's one-stage form (Samuel and Chechik 2021)."""
     return _regularised(DroLt(counts, epsilon=epsilon), lam)
 
 
+@method("dro-lt-multistage")
 def dro_lt_multistage(counts: ClassCounts, lam: float = 0.01, epsilon: PerClass = Power(-0.5)) -> dict[str, Any]:
     """Cross-entropy; then + λ·DRO-LT with the centroids frozen; then a new head on class-balanced batches."""
-    dro = Objective((1.0, MarginCrossEntropy(counts)), (lam, DroLt(counts, epsilon=epsilon)))
+    dro = Stage("dro", _regularised(DroLt(counts, epsilon=epsilon), lam), share=0.5, centroids=True)
     return {
-        "stages": (
-            Stage("train", _ce(counts)),
-            Stage("dro", dro, share=0.5, centroids=True),
-            Stage("head", _ce(counts), share=HEAD_SHARE, trains="head", reset_head=True, sampler="balanced"),
-        ),
+        "stages": (Stage("train", _ce(counts)), dro, _new_head(counts)),
         "notes": ("the second stage lasts half of the first, which the paper leaves open",),
     }
 
 
+@method("tau-norm")
 def tau_norm(counts: ClassCounts) -> dict[str, Any]:
     """Cross-entropy, then w/‖w‖^τ without bias, τ from validation data (Kang et al. 2020)."""
     return {**ce(counts), "posthoc": (Posthoc("tau-norm", "tau", TAU_GRID),)}
 
 
+@method("crt")
 def crt(counts: ClassCounts) -> dict[str, Any]:
     """Cross-entropy, then a new head on class-balanced batches with the network frozen (Kang et al. 2020)."""
-    head = Stage("head", _ce(counts), share=HEAD_SHARE, trains="head", reset_head=True, sampler="balanced")
-    return {"stages": (Stage("train", _ce(counts)), head)}
+    return {"stages": (Stage("train", _ce(counts)), _new_head(counts))}
 
 
+@method("lws")
 def lws(counts: ClassCounts) -> dict[str, Any]:
     """Cross-entropy, then one learnt factor a class on the frozen head, class-balanced batches (Kang et al. 2020)."""
     scale = Stage("scale", _ce(counts), share=HEAD_SHARE, trains="scale", sampler="balanced")
     return {"stages": (Stage("train", _ce(counts)), scale)}
 
 
+@dataclass(frozen=True)
+class Positives:
+    """Where a pull finds positives beside its batch: knobs that ``elm`` and ``elm-relative`` share.
+
+    Attributes:
+        memory: embeddings remembered a class; 0 for no memory.
+        memory_age, memory_below, memory_warmup: limits of ``ClassMemory``; 0 for none.
+        memory_ema: decay of the average of the weights that remembered embeddings come from; 0 for the weights.
+        sampler: ``pairs`` puts two samples of a class next to one another.
+        scaled: the scaled form of ``Pull``.
+    """
+
+    memory: int = 0
+    memory_age: int = 0
+    memory_below: int = 0
+    memory_warmup: int = 0
+    memory_ema: float = 0.0
+    sampler: Literal["instance", "pairs"] = "instance"
+    scaled: bool = False
+
+    def remembered(self, counts: ClassCounts) -> ClassMemory | None:
+        if self.memory:
+            whole("memory", self.memory, 1, MOST_REMEMBERED)
+            age, below = self.memory_age or None, self.memory_below or None
+            return ClassMemory(counts, capacity=self.memory, max_age=age, below=below, warmup=self.memory_warmup)
+        for name in ("memory_age", "memory_below", "memory_warmup", "memory_ema"):
+            if value := getattr(self, name):
+                raise InputError(f"{name}={short(value)} is of a memory, and there is none: set one, such as memory=16")
+        return None
+
+    def stage(self, name: str, objective: Objective, **fields: Any) -> Stage:
+        ema = real("memory_ema, the decay of an average of the weights,", self.memory_ema, at_least=0, below=1)
+        return Stage(name, objective, sampler=self.sampler, key_ema=ema or None, **fields)
+
+
+@method("elm", settings={**PAPER_SETTINGS, **SMALL_SETTINGS})
 def elm(
     counts: ClassCounts,
-    lam: float = 0.01,
+    lam: float | Literal["auto"] = "auto",
     alpha: PerClass = Power(0.5, of="count"),
     tau: float = 1.0,
-    memory: int = 0,
-    memory_age: int = 0,
-    memory_below: int = 0,
-    memory_warmup: int = 0,
-    memory_ema: float = 0.0,
-    sampler: Literal["instance", "pairs"] = "instance",
-    scaled: bool = False,
+    positives: Positives = Positives(),
+    *,
+    normalise: bool = False,
+    pull_scale: float = 1.0,
+    head: Literal["linear", "cosine"] = "linear",
+    head_scale: float = 30.0,
 ) -> dict[str, Any]:
     """Logit adjustment + λ·Ω_pull with margin α: the paper's objective; `memory` keys a class beyond the batch."""
-    remembered = _memory(counts, memory, memory_age, memory_below, memory_warmup)
-    objective = ELM(counts, alpha=alpha, lam=lam, tau=tau, memory=remembered, scaled=scaled)
-    return {"stages": (Stage("train", objective, sampler=sampler, key_ema=_key_ema(memory, memory_ema)),)}
+    objective = ELM(
+        counts,
+        alpha=alpha,
+        lam=lam,
+        tau=tau,
+        memory=positives.remembered(counts),
+        scaled=positives.scaled,
+        normalise=normalise,
+        pull_scale=pull_scale,
+        head_scale=_scale(head, head_scale),
+    )
+    return {"stages": (positives.stage("train", objective),), "head": head}
 
 
+@method("elm-relative")
 def elm_relative(
     counts: ClassCounts,
     lam: float = 0.01,
     alpha: PerClass = Constant(0.0),
     tau: float = 1.0,
     start: float = 0.0,
-    memory: int = 0,
-    memory_age: int = 0,
-    memory_below: int = 0,
-    memory_warmup: int = 0,
-    memory_ema: float = 0.0,
-    sampler: Literal["instance", "pairs"] = "instance",
-    scaled: bool = False,
+    positives: Positives = Positives(),
 ) -> dict[str, Any]:
     """ELM with distances relative to the spread of the batch, so that λ means the same everywhere: our own form.
 
     The pull sets in after the share `start` of training.
     """
-    if not 0 <= start < 1:
-        raise InputError(f"start is the share of training before the pull sets in, at least 0 and below 1, got {start}")
-    remembered = _memory(counts, memory, memory_age, memory_below, memory_warmup)
-    objective = Objective(
-        (1.0, MarginCrossEntropy(counts, margin=Margin.log_ratio(tau))),
-        (lam, RelativePull(counts, alpha=alpha, scaled=scaled)),
-        memory=remembered,
-    )
-    pull = Stage(
-        "pull", objective, share=1 - start, restart=False, sampler=sampler, key_ema=_key_ema(memory, memory_ema)
-    )
+    start = real("start, the share of training before the pull sets in,", start, at_least=0, below=1)
+    adjusted = (1.0, MarginCrossEntropy(counts, margin=Margin.log_ratio(tau)))
+    relative = (lam, RelativePull(counts, alpha=alpha, scaled=positives.scaled))
+    objective = Objective(adjusted, relative, memory=positives.remembered(counts))
     if start == 0:
-        return {"stages": (replace(pull, name="train"),)}
-    first = Stage("train", Objective((1.0, MarginCrossEntropy(counts, margin=Margin.log_ratio(tau)))), share=start)
-    return {"stages": (first, pull)}
+        return {"stages": (positives.stage("train", objective, restart=False),)}
+    first = Stage("train", Objective(adjusted), share=start)
+    return {"stages": (first, positives.stage("pull", objective, share=1 - start, restart=False))}
 
 
-def _memory(counts: ClassCounts, capacity: int, age: int, below: int, warmup: int) -> ClassMemory | None:
-    """A memory of so many embeddings a class, none for 0; an age or a count of 0 sets no limit."""
-    if capacity == 0:
-        for name, value in (("memory_age", age), ("memory_below", below), ("memory_warmup", warmup)):
-            if value:
-                raise InputError(f"{name}={value} limits a memory, and there is none: it needs one, such as memory=16")
-        return None
-    return ClassMemory(counts, capacity=capacity, max_age=age or None, below=below or None, warmup=warmup)
-
-
-def _key_ema(capacity: int, decay: float) -> float | None:
-    """The decay of the average that a memory's keys come from, none for 0."""
-    if not 0 <= decay < 1:
-        raise InputError(f"memory_ema is the decay of an average of the weights, at least 0 and below 1, got {decay}")
-    if decay and not capacity:
-        raise InputError("memory_ema says where a memory's embeddings come from: it needs a memory, such as memory=16")
-    return decay or None
-
-
-def center(counts: ClassCounts, lam: float = 0.01) -> dict[str, Any]:
+@method("center")
+def center(counts: ClassCounts, lam: float = 0.01) -> Objective:
     """Cross-entropy + λ·center loss (Wen et al. 2016)."""
     return _regularised(Center(counts), lam)
 
 
-def spreadout(counts: ClassCounts, lam: float = 0.01) -> dict[str, Any]:
+@method("spreadout")
+def spreadout(counts: ClassCounts, lam: float = 0.01) -> Objective:
     """Cross-entropy + λ·spreadout (Zhang et al. 2017b)."""
     return _regularised(Spreadout(counts), lam)
 
 
+@method("range")
 def range_loss(counts: ClassCounts, lam: float = 0.01, gamma: float = 1.0) -> dict[str, Any]:
     """Cross-entropy + λ·range loss (Zhang et al. 2017)."""
     # One γ for all classes, yet the loss was proposed for long-tailed data: the paper ticks it.
-    return {**_regularised(Range(counts, gamma=gamma), lam), "declared": {"long_tail": True}}
+    stage = Stage("train", _regularised(Range(counts, gamma=gamma), lam))
+    return {"stages": (stage,), "declared": {"long_tail": True}}
 
 
-def hybrid(counts: ClassCounts, lam: float = 0.01) -> dict[str, Any]:
+@method("hybrid")
+def hybrid(counts: ClassCounts, lam: float = 0.01) -> Objective:
     """Cross-entropy + λ·contrastive term on logits (Liu et al. 2020b)."""
     return _regularised(Hybrid(counts), lam)
 
 
+@method("supcon")
 def supcon(
     counts: ClassCounts, temperature: float = 0.1, classifier: Literal["knn", "linear"] = "knn"
 ) -> dict[str, Any]:
@@ -256,11 +319,13 @@ def supcon(
     return _embedding_only(SupCon(counts, normalise=True, temperature=temperature), classifier)
 
 
+@method("triplet")
 def triplet(counts: ClassCounts, gamma: float = 1.0, classifier: Literal["knn", "linear"] = "knn") -> dict[str, Any]:
     """Triplet loss alone, then k-NN or a linear head (Weinberger and Saul 2009)."""
     return _embedding_only(Triplet(counts, gamma=gamma), classifier)
 
 
+@method("contrastive")
 def contrastive(
     counts: ClassCounts, temperature: float = 0.1, classifier: Literal["knn", "linear"] = "knn"
 ) -> dict[str, Any]:
@@ -270,89 +335,112 @@ def contrastive(
     return {**plan, "declared": {"long_tail": None, "logit_loss": None}}
 
 
-METHODS: dict[str, Builder] = {
-    "ce": ce,
-    "cb-focal": cb_focal,
-    "ldam-drw": ldam_drw,
-    "logadj": logadj,
-    "equalised": equalised,
-    "vs": vs,
-    "dro-lt": dro_lt,
-    "dro-lt-multistage": dro_lt_multistage,
-    "tau-norm": tau_norm,
-    "crt": crt,
-    "lws": lws,
-    "elm": elm,
-    "elm-relative": elm_relative,
-    "center": center,
-    "spreadout": spreadout,
-    "range": range_loss,
-    "hybrid": hybrid,
-    "supcon": supcon,
-    "triplet": triplet,
-    "contrastive": contrastive,
-}
-
-
 def names() -> list[str]:
     """All methods, in the order of the paper's tables."""
     return list(METHODS)
 
 
 def knobs(name: str) -> dict[str, Any]:
-    """A method's knobs with their defaults."""
-    parameters = list(inspect.signature(_builder(name)).parameters.values())[1:]
-    return {p.name: p.default for p in parameters}
+    """A method's knobs with their defaults; those of a group such as ``Positives`` one by one."""
+    found: dict[str, Any] = {}
+    for p in _parameters(name):
+        found |= {p.name: p.default} if _group(_kind(p)) is None else asdict(p.default)
+    return found
 
 
 def describe(name: str) -> str:
     """The first line of what the method is."""
-    return (inspect.getdoc(_builder(name)) or "").splitlines()[0]
+    return (inspect.getdoc(_builder(name)) or "").strip().split("\n")[0]
+
+
+def settings(name: str) -> dict[str, dict[str, Any]]:
+    """Other defaults of a method's knobs, by data set."""
+    return SETTINGS.get(name, {})
 
 
 def build(name: str, counts: ClassCounts, *, data: str | None = None, **given: Any) -> Plan:
     """The plan of a method for these counts.
 
     Args:
-        data: a data set for which the paper gives settings (α and λ of ELM): they become the defaults.
+        name: one of ``names()``, or ``"package.module:function"``: see ``method`` for what such a function is.
+        data: a data set for which the method has other defaults, such as the paper's α and λ of ELM.
         given: the method's knobs, as values or as the strings that the command line has.
     """
     builder = _builder(name)
-    if not isinstance(counts, ClassCounts):
-        counts = ClassCounts(counts)
+    counts = class_counts(counts)
     defaults = knobs(name)
-    if name == "elm" and data in PAPER_SETTINGS:
-        defaults |= PAPER_SETTINGS[data]
     for knob in given:
         if knob not in defaults:
             if not defaults:
                 raise InputError(f"method {name!r} has no knobs, got {knob!r}")
             raise unknown(f"knob of {name!r}", knob, defaults)
-    hints = inspect.get_annotations(builder, eval_str=True)
-    values = {k: _read(k, given.get(k, default), hints[k]) for k, default in defaults.items()}
-    plain = {k: v.to_data() if isinstance(v, PerClass) else v for k, v in values.items()}
-    return Plan(method=name, knobs=plain, **builder(counts, **values))
+    chosen = {**defaults, **settings(name).get(data or "", {}), **given}
+    arguments: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
+    for p in _parameters(name):
+        group = _group(_kind(p))
+        kinds = get_type_hints(group) if group else {p.name: _kind(p)}
+        values = {k: _read(k, chosen[k], kinds[k]) for k in kinds}
+        arguments[p.name] = group(**values) if group else values[p.name]
+        if p.kind is not p.KEYWORD_ONLY or values[p.name] != p.default:
+            plain |= {k: v.to_data() if isinstance(v, PerClass) else v for k, v in values.items()}
+    made = builder(counts, **arguments)
+    if isinstance(made, Objective):
+        made = {"stages": (Stage("train", made),)}
+    if not isinstance(made, dict) or "stages" not in made:
+        raise InputError(f"method {name!r} must return an Objective or the fields of a Plan, got {type(made).__name__}")
+    return Plan(method=name, knobs=plain, **made)
 
 
 def _builder(name: str) -> Builder:
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return METHODS[name]
+    if ":" in name:
+        return plugins.load("method", name)
+    return METHODS[one_of("method", name, [*METHODS, "package.module:function"])]
+
+
+def _parameters(name: str) -> list[inspect.Parameter]:
+    """The parameters behind the counts, annotations evaluated."""
+    _, *parameters = inspect.signature(_builder(name), eval_str=True).parameters.values()
+    for p in parameters:
+        if p.default is p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise InputError(f"method {name!r}: its parameter {p.name!r} is a knob, and needs a name and a default")
+    return parameters
+
+
+def _kind(p: inspect.Parameter) -> Any:
+    """What a knob is read as: its annotation, or the type of its default where there is none."""
+    if p.annotation is not p.empty:
+        return p.annotation
+    return PerClass if isinstance(p.default, PerClass) else type(p.default)
+
+
+def _group(kind: Any) -> type | None:
+    """A dataclass whose fields are knobs, such as ``Positives``; None for the kind of a single knob."""
+    return kind if isinstance(kind, type) and is_dataclass(kind) and not issubclass(kind, PerClass) else None
 
 
 def _read(name: str, value: Any, kind: Any) -> Any:
     """A knob's value from what was given: a value of its kind, plain data, or the text of the command line."""
-    if kind is PerClass:
+    if get_origin(kind) is UnionType or get_origin(kind) is Union:  # a number, or one of some words
+        words = [word for part in get_args(kind) for word in get_args(part)]
+        if value in words:
+            return value
+        kind = next(part for part in get_args(kind) if get_origin(part) is not Literal)
+        try:
+            return _read(name, value, kind)
+        except InputError as e:
+            raise InputError(f"{e} (or {' or '.join(map(repr, words))})") from None
+    if isinstance(kind, type) and issubclass(kind, PerClass):
         return margins.parse(value)
     if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise unknown(name, value, [str(a) for a in get_args(kind)])
-        return value
+        return one_of(name, value, [str(a) for a in get_args(kind)])
     if kind is bool:
         text = str(value).lower()
         if text not in ("true", "false", "1", "0"):
             raise InputError(f"{name} must be true or false, got {value!r}")
         return text in ("true", "1")
+    if kind is str:
+        return str(value)
     try:
         number = kind(value) if not isinstance(value, bool) else None
         if number is None or (kind is int and float(value) != number) or not math.isfinite(number):
@@ -362,4 +450,4 @@ def _read(name: str, value: Any, kind: Any) -> Any:
     return number
 
 
-__all__ = ["METHODS", "PAPER_SETTINGS", "build", "describe", "knobs", "names"]
+__all__ = ["METHODS", "PAPER_SETTINGS", "Positives", "build", "describe", "knobs", "method", "names", "settings"]

@@ -23,6 +23,11 @@ def compute_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
+def transformed() -> bool:
+    """Whether a transform of ``torch.func`` (grad, vmap, …) is at work, under which values cannot be looked at."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
 def row_blocks(rows: int, columns: int, elements: int = BLOCK_ELEMENTS) -> Iterator[slice]:
     """Slices of rows that hold at most ``elements`` numbers each (and at least one row)."""
     step = max(1, elements // max(columns, 1))

@@ -105,8 +105,6 @@ def test_never_nan(case: Case, dtype: torch.dtype, rows: str) -> None:
         assert values.isfinite().all()
         assert (values >= 0).all()
         assert grad.dtype == dtype
-        if dtype == torch.float16:  # what float16 cannot hold is not the term's fault
-            _, grad = gradient(case, x.to(dtype).float(), torch.tensor(labels))
         assert grad.isfinite().all()
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..counts import ClassCounts
 from ..errors import InputError, real
 from ..margins import PerClass
-from ..numeric import compute_dtype
-from .inputs import Features, Gathered, Keys, Outputs, check_ids, full_precision
+from ..numeric import compute_dtype, transformed
+from .inputs import Features, Gathered, Keys, Outputs, check_ids, check_range, full_precision, widened
 
 if TYPE_CHECKING:
     from .memory import ClassMemory
@@ -35,6 +35,7 @@ class Term(nn.Module):
             all ranks are brought together first.
         takes_keys: whether positives and negatives may come from elsewhere.
         soft_labels: whether labels may be a distribution (B, C).
+        any_size: whether embeddings of any size will do, since they are scaled to norm 1 first.
     """
 
     name: ClassVar[str] = "term"
@@ -42,6 +43,7 @@ class Term(nn.Module):
     scope: ClassVar[Literal["sample", "batch"]] = "batch"
     takes_keys: ClassVar[bool] = False
     soft_labels: ClassVar[bool] = False
+    any_size: bool = False
     ignore_index: int | None = None
 
     def __init__(self, counts: ClassCounts | Any) -> None:
@@ -142,6 +144,15 @@ class Term(nn.Module):
         """Which anchors have a positive, (B,) bool; None for a term that does without."""
         return None
 
+    def growth(self, out: Outputs, labels: Tensor) -> Tensor | None:
+        """``−dℓ/dt`` of each sample as its logits grow to (1 + t)·f, (B,), at t = 0; None for a term without logits."""
+        return None
+
+    def shrinkage(self, values: Tensor, labels: Tensor) -> Tensor | None:
+        """``dΩ/dt`` of each sample as embeddings grow to (1 + t)·Φ, (B,), at t = 0; None where shrinking gains
+        nothing."""
+        return None
+
     def weights(self, labels: Tensor, like: Tensor) -> Tensor | None:
         """What a mean of the values is divided by the sum of: one weight a sample, or None for the batch's size."""
         return None
@@ -167,7 +178,11 @@ class Term(nn.Module):
                 raise InputError(f"logits have {x.shape[1]} columns, but the counts have {c} classes")
             if x.shape[0] != labels.shape[0]:
                 raise InputError(f"{what} have {x.shape[0]} rows, but there are {labels.shape[0]} labels")
-            used[what] = x.to(compute_dtype(x))
+            if x.device != labels.device or x.device.type == "meta":
+                raise _no_values(what, x.device, labels.device)
+            used[what] = widened(x)
+            if what == "embeddings" and not self.any_size:
+                check_range(what, x)
         if ids is not None:
             check_ids("ids", ids, labels.shape[:1])
         if keys is not None:
@@ -187,7 +202,7 @@ class Term(nn.Module):
         if labels.ndim != 1:
             raise InputError(f"{what} must have shape (B,), got {tuple(labels.shape)}")
         # Looking at values on an accelerator would wait for it; there the kernel's own assertion speaks.
-        if labels.device.type == "cpu" and labels.numel() and not torch.compiler.is_compiling():
+        if labels.device.type == "cpu" and labels.numel() and not (torch.compiler.is_compiling() or transformed()):
             labels = labels.long()  # not every integer type can be compared
             low, high = (int(v) for v in labels.aminmax())
             if low < 0 or high >= c:
@@ -213,6 +228,10 @@ class Term(nn.Module):
             raise InputError(f"keys have {x.shape[0]} embeddings, but labels of shape {tuple(keys.labels.shape)}")
         if keys.ids is not None:
             check_ids("the keys' ids", keys.ids, x.shape[:1])
+        if x.device != embeddings.device:
+            raise _no_values("the keys", x.device, embeddings.device)
+        if not self.any_size:
+            check_range("the keys", x)
 
 
 class Objective(nn.Module):
@@ -231,6 +250,11 @@ class Objective(nn.Module):
 
     ``sample_weight``, a tensor that ids point into, multiplies each sample's value before the mean; None by default.
 
+    A pull can be satisfied by shrinking all embeddings, and where its weight is too large for the data at hand, logits
+    shrink with them and nothing is learnt. With ``bound`` b the weight of such a term is an upper limit: in each batch
+    it is lowered until shrinking takes back at most the share b of what the terms on logits gain by growing logits. The
+    weight used is then ``parts["lam"]``.
+
     >>> import torch
     >>> from longtail import ClassCounts
     >>> from longtail.losses import MarginCrossEntropy, Pull
@@ -242,7 +266,11 @@ class Objective(nn.Module):
     """
 
     def __init__(
-        self, *weighted: tuple[float, Term], distributed: bool = False, memory: ClassMemory | None = None
+        self,
+        *weighted: tuple[float, Term],
+        distributed: bool = False,
+        memory: ClassMemory | None = None,
+        bound: float | None = None,
     ) -> None:
         super().__init__()
         if not weighted:
@@ -255,6 +283,7 @@ class Objective(nn.Module):
         ]
         self.terms = nn.ModuleList(term for _, term in weighted)
         self.distributed = distributed
+        self.bound = None if bound is None else real("bound", bound, at_least=0)
         if memory is not None and not hasattr(memory, "recall"):
             raise InputError(f"memory must be a ClassMemory such as ClassMemory(counts, capacity=16), got {memory!r}")
         if memory is not None and not any(term.takes_keys for _, term in weighted):
@@ -300,60 +329,79 @@ class Objective(nn.Module):
             outputs = Outputs(outputs, None) if reads_logits else Outputs(None, outputs)
         total: Tensor | None = None
         parts: dict[str, Tensor] = {}
-        everyone = Gathered(outputs, labels, ids, self.distributed)
+        batch = Gathered(outputs, labels, ids, self.distributed)
         remembers = self._remembers()
-        beside = self._recall(everyone) if remembers else None
+        remembered = self._recall(batch) if remembers else None
+        growth: Tensor | None = None
         for (weight, term), name in zip(self.weighted, self.part_names()):
             if weight == 0:
                 continue
-            mean = self._mean(term, everyone, beside if term.takes_keys else None)
+            values, of, counting = self._values(term, batch, remembered if term.takes_keys else None)
+            mean = _mean(values if isinstance(counting, float) else values * counting, term.weights(of, values))
             parts[name] = mean.detach()
-            mean = mean if weight == 1 else weight * mean
+            factor: float | Tensor = weight
+            if self.bound is not None:
+                growth = _sum(growth, weight, self._growth(term, batch))
+                shrinkage = term.shrinkage(values.detach(), of)
+                if growth is not None and shrinkage is not None and len(shrinkage):
+                    factor = parts["lam"] = _limited(weight, self.bound * growth, (shrinkage * counting).mean())
+            mean = mean if weight == 1 else factor * mean
             total = mean if total is None else total + mean
         if total is None:
             raise InputError("every term of the objective has weight 0: nothing is left to minimise")
         if remembers:
-            self._remember(everyone, key_embeddings)
+            self._remember(batch, key_embeddings)
         return (total, parts) if return_parts else total
 
     def alive(self, labels: Tensor, ids: Tensor | None = None) -> Tensor | None:
         """Which samples of a batch have a positive, (B,) bool: in the batch, of all ranks, or in the memory as it is
         now, so ask before the step. None if no term of weight above 0 speaks of positives. Every rank must ask."""
-        everyone = Gathered((None, None), labels, ids, self.distributed)
-        _, all_labels, all_ids = everyone.batch(())
+        batch = Gathered((None, None), labels, ids, self.distributed)
+        _, all_labels, all_ids = batch.everywhere(())
         for weight, term in self.weighted:
             found = term.alive(all_labels, ids=all_ids) if weight > 0 else None
             if found is None:
                 continue
-            beside = self._recall(everyone) if self._remembers() else None
-            remembered = None if beside is None else term.alive(all_labels, keys=beside, ids=all_ids)
-            found = found if remembered is None else found | remembered
-            return everyone.own_rows(found)
+            remembered = self._recall(batch) if self._remembers() else None
+            if remembered is not None and (more := term.alive(all_labels, keys=remembered, ids=all_ids)) is not None:
+                found = found | more
+            return batch.own_rows(found)
         return None
 
-    def _mean(self, term: Term, everyone: Gathered, beside: Keys | None) -> Tensor:
-        if term.scope == "batch" or (everyone.soft and not term.soft_labels):
-            outputs, labels, ids = everyone.batch(term.needs)
-            values: Tensor = term(outputs, labels, ids=ids, beside=beside)
+    def _values(
+        self, term: Term, batch: Gathered, remembered: Keys | None
+    ) -> tuple[Tensor, Tensor, Tensor | float]:
+        """A term's values over the samples of all ranks, their labels, and what each sample counts."""
+        if term.scope == "batch" or (batch.soft and not term.soft_labels):
+            outputs, labels, ids = batch.everywhere(term.needs)
+            values: Tensor = term(outputs, labels, ids=ids, beside=remembered)
         else:
-            values = everyone.gather(term(everyone.outputs, everyone.labels, ids=everyone.ids))
-            labels, ids = everyone.all_labels, everyone.ids if self.sample_weight is None else everyone.batch(())[2]
-        if self.sample_weight is not None:
-            if ids is None:
-                raise InputError("sample weights are found by the samples' ids: pass ids=")
-            values = values * self.sample_weight.to(values)[ids]
-        weights = term.weights(labels, values)
-        if weights is None:
-            return values.sum().div(max(values.numel(), 1))
-        total = weights.sum()
-        return values.sum().div(torch.where(total > 0, total, torch.ones_like(total)))
+            values = batch.gather(term(batch.outputs, batch.labels, ids=batch.ids))
+            labels, ids = batch.all_labels, batch.ids if self.sample_weight is None else batch.everywhere(())[2]
+        return values, labels, self._counting(ids, values)
+
+    def _counting(self, ids: Tensor | None, like: Tensor) -> Tensor | float:
+        if self.sample_weight is None:
+            return 1.0
+        if ids is None:
+            raise InputError("sample weights are found by the samples' ids: pass ids=")
+        return self.sample_weight.to(like)[ids]
+
+    @torch.no_grad()
+    def _growth(self, term: Term, batch: Gathered) -> Tensor | None:
+        """The mean of ``term.growth`` over the samples of all ranks."""
+        logits = batch.outputs[0] if isinstance(batch.outputs, tuple) else None
+        if logits is None or not len(batch.labels):
+            return None
+        found = term.growth(Outputs(logits.detach().to(compute_dtype(logits))), batch.labels)
+        return None if found is None else batch.gather(found * self._counting(batch.ids, found)).mean()
 
     def _remembers(self) -> bool:
         return self.memory is not None and self.training and any(w > 0 and t.takes_keys for w, t in self.weighted)
 
-    def _recall(self, everyone: Gathered) -> Keys | None:
+    def _recall(self, batch: Gathered) -> Keys | None:
         assert self.memory is not None
-        _, labels, ids = everyone.batch(())
+        _, labels, ids = batch.everywhere(())
         self.weighted[0][1]._check_labels(labels, "labels")
         if ids is None:
             raise InputError("a memory needs the samples' ids, or a sample could be its own positive: pass ids=")
@@ -361,14 +409,40 @@ class Objective(nn.Module):
         keys: Keys | None = self.memory.recall(labels.long(), ids)
         return keys
 
-    def _remember(self, everyone: Gathered, key_embeddings: Tensor | None) -> None:
+    def _remember(self, batch: Gathered, key_embeddings: Tensor | None) -> None:
         assert self.memory is not None
-        outputs, labels, ids = everyone.batch(("embeddings",))
+        outputs, labels, ids = batch.everywhere(("embeddings",))
         embeddings = outputs[1]
         if key_embeddings is not None:
-            embeddings = everyone.gather(key_embeddings.detach())
-            if everyone.soft:
-                embeddings = embeddings[everyone.definite(everyone.all_labels)]
+            embeddings = batch.gather(key_embeddings.detach())
+            if batch.soft:
+                embeddings = embeddings[batch.definite(batch.all_labels)]
         assert ids is not None
         assert embeddings is not None
         self.memory.push(embeddings, labels, ids)
+
+
+def _no_values(what: str, device: torch.device, other: torch.device) -> InputError:
+    if "meta" in (device.type, other.type):
+        return InputError(f"{what} or labels are meta tensors, which have no values to compute a loss of")
+    return InputError(f"{what} are on {device}, but the batch is on {other}: move them to one device")
+
+
+def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    if weights is None:
+        return values.sum().div(max(values.numel(), 1))
+    total = weights.sum()
+    return values.sum().div(torch.where(total > 0, total, torch.ones_like(total)))
+
+
+def _sum(total: Tensor | None, weight: float, more: Tensor | None) -> Tensor | None:
+    if more is None:
+        return total
+    return weight * more if total is None else total + weight * more
+
+
+def _limited(weight: float, allowed: Tensor, shrinkage: Tensor) -> Tensor:
+    """``min(weight, allowed/shrinkage)``, and at least 0: ``weight`` where nothing shrinks."""
+    shrinks = shrinkage > 0
+    most = allowed.clamp(min=0) / torch.where(shrinks, shrinkage, 1.0)
+    return torch.where(shrinks, most, weight).clamp(max=weight)

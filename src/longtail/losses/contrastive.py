@@ -22,7 +22,8 @@ class _Similarity(Term):
 
     def __init__(self, counts: ClassCounts | Any, normalise: bool, temperature: float = 1.0) -> None:
         super().__init__(counts)
-        self.normalise, self.temperature = bool(normalise), real("temperature", temperature, above=0)
+        self.normalise = self.any_size = bool(normalise)
+        self.temperature = real("temperature", temperature, above=0)
 
     def extra_repr(self) -> str:
         return f"normalise={self.normalise}, temperature={self.temperature}"

@@ -115,6 +115,7 @@ class Spreadout(Term):
     """
 
     name = "spreadout"
+    any_size = True
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
         x = out.embeddings

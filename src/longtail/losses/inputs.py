@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import InputError
+from ..numeric import compute_dtype, transformed
 
 
 class Outputs(NamedTuple):
@@ -48,6 +50,48 @@ def check_ids(what: str, ids: object, shape: torch.Size) -> None:
         raise InputError(f"{what} must be a tensor of one a sample, shape {tuple(shape)}, got {got}")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise InputError(f"{what} must be whole numbers, got dtype {ids.dtype}")
+
+
+def check_range(what: str, x: Tensor) -> None:
+    """Embeddings so large that their squared distances would overflow are refused; NaN and infinity are not looked for.
+
+    On an accelerator a look at values would have to wait for it, so there is none.
+    """
+    if x.device.type != "cpu" or not x.numel() or torch.compiler.is_compiling() or transformed():
+        return
+    most = (torch.finfo(compute_dtype(x)).max / x.shape[1]) ** 0.5 / 100
+    if torch.finfo(x.dtype).max > most and most < (largest := float(x.detach().abs().amax())) < math.inf:
+        raise InputError(
+            f"{what} must be within ±{most:.1e}, so that their squares fit in {compute_dtype(x)}, got {largest:.1e}: "
+            "has training diverged?"
+        )
+
+
+class _Widened(torch.autograd.Function):
+    """float16 as float32, and a gradient that float16 cannot hold as its largest number instead of infinity."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.float()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        most = torch.finfo(torch.float16).max
+        return grad.clamp(-most, most).half()
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in the dtype that losses are computed in."""
+    if x.dtype == torch.float16:
+        wide: Tensor = _Widened.apply(x)
+        return wide
+    return x.to(compute_dtype(x))
 
 
 def full_precision(device_type: str) -> AbstractContextManager[None]:
@@ -124,7 +168,7 @@ class Gathered:
     def all_labels(self) -> Tensor:
         return self._once("labels", lambda: self.labels)
 
-    def batch(self, needs: tuple[str, ...]) -> tuple[Outputs, Tensor, Tensor | None]:
+    def everywhere(self, needs: tuple[str, ...]) -> tuple[Outputs, Tensor, Tensor | None]:
         """The batch of all ranks with class indices for labels: of soft labels, the samples that have one class."""
         outputs, labels, ids = self._whole_batch(needs)
         if not self.soft:

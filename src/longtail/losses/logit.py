@@ -179,6 +179,17 @@ class MarginCrossEntropy(WithMargin):
         """Labels that index a table; what is ignored looks up class 0."""
         return y if self.ignore_index is None else y.masked_fill(y == self.ignore_index, 0)
 
+    def growth(self, out: Outputs, labels: Tensor) -> Tensor | None:
+        """``s_y·f_y − Σ_c p_c·s_c·f_c`` with ``p = softmax(s·f + other)``; weights, focal and smoothing left aside."""
+        f = out.logits
+        assert f is not None
+        scaled = f * self.vector("scale", f) if self.has_scale else f
+        z = scaled + self.vector("other", f) if self.has_other else scaled
+        expected = (z.softmax(1) * scaled).sum(1)
+        if labels.is_floating_point():
+            return (labels * scaled).sum(1) - expected
+        return scaled.gather(1, self._looked_up(labels.long())[:, None])[:, 0] - expected
+
     def weights(self, labels: Tensor, like: Tensor) -> Tensor | None:
         if labels.is_floating_point():
             return labels.to(like.dtype) @ self.vector("weights", like) if self.has_weights else None

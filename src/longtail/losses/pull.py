@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .. import margins
-from ..counts import ClassCounts
+from ..counts import ClassCounts, class_counts
 from ..errors import InputError, real, true_or_false
 from ..margins import Margin, PerClass, Power
+from ..numeric import compute_dtype, unit_rows
 from .base import Features, Keys, Objective, Outputs, Term
 from .inputs import check_ids
 from .logit import MarginCrossEntropy
@@ -28,14 +29,23 @@ class _Pull(Term):
     hard: ClassVar[bool] = False
 
     def __init__(
-        self, counts: ClassCounts | Any, *, alpha: PerClass | str | float | Any = Power(0.5, of="count")
+        self,
+        counts: ClassCounts | Any,
+        *,
+        alpha: PerClass | str | float | Any = Power(0.5, of="count"),
+        normalise: bool = False,
+        scale: float = 1.0,
     ) -> None:
         super().__init__(counts)
         self.alpha = margins.parse(alpha) if isinstance(alpha, (PerClass, str, int, float)) else alpha
         self.register_vector("alpha", self.alpha)
+        self.normalise = self.any_size = true_or_false("normalise", normalise)
+        self.distance_scale = real("scale", scale, above=0)
 
     def extra_repr(self) -> str:
-        return f"alpha={self.alpha!r}"
+        shown = {"normalise": self.normalise, "scale": self.distance_scale}
+        given = "".join(f", {name}={value}" for name, value in shown.items() if value not in (False, 1))
+        return f"alpha={self.alpha!r}{given}"
 
     def alive(self, labels: Tensor, keys: Features | Keys | None = None, ids: Tensor | None = None) -> Tensor:
         """Which anchors have a positive, (B,) bool: for the others the term is 0 whatever their embeddings."""
@@ -57,24 +67,46 @@ class _Pull(Term):
         """``parts`` make up the keys; None among them is the batch itself."""
         x = out.embeddings
         assert x is not None
-        labels, scale = labels.long(), self.scale(x)
+        labels = labels.long()
+        if self.normalise:
+            x = unit_rows(x)
+            parts = [None if keys is None else _normalised(keys) for keys in parts]
+        scale = self.scale(x)
         joined: Tensor | None = None
         for keys in parts:
             one = log_sum(x, labels, ids, keys, self.hard, scale)
-            if joined is None:
-                joined = one
-            else:
-                joined = torch.maximum(joined, one) if self.hard else torch.logaddexp(joined, one)
+            joined = one if joined is None else torch.maximum(joined, one) if self.hard else _log_add(joined, one)
         assert joined is not None
         return self.finish(joined - self.vector("alpha", x)[labels], labels, parts, ids)
 
     def scale(self, x: Tensor) -> Tensor | None:
         """What squared distances are multiplied by, None for 1."""
-        return None
+        return None if self.distance_scale == 1 else x.new_tensor(self.distance_scale)
+
+    def shrinkage(self, values: Tensor, labels: Tensor) -> Tensor | None:
+        """``2·σ·(log Σ exp d²)`` with σ the slope of the softplus (or the hinge): an upper estimate from the values."""
+        if self.normalise:
+            return None
+        distance = values + self.vector("alpha", values)[labels.long()]
+        if self.hard:
+            return torch.where(values > 0, 2 * distance, 0.0)
+        slope = -torch.expm1(-values)
+        # where Ω > 0, Ω + log σ is the softplus's argument, log Σ exp d² − α
+        return torch.where(values > 0, 2 * slope * (distance + slope.clamp(min=1e-30).log()).clamp(min=0), 0.0)
 
     def finish(self, joined: Tensor, labels: Tensor, parts: list[Keys | None], ids: Tensor | None) -> Tensor:
         """From the logarithm of the sum over positives (or the maximum) to the values."""
         raise NotImplementedError
+
+
+def _log_add(a: Tensor, b: Tensor) -> Tensor:
+    """``log(exp a + exp b)``; where one is below the last digit of the other, second derivatives stay finite too."""
+    return torch.logaddexp(torch.maximum(a, b.detach() - 40), torch.maximum(b, a.detach() - 40))
+
+
+def _normalised(keys: Keys) -> Keys:
+    picked = keys.embeddings if keys.rows is None else keys.embeddings.index_select(0, keys.rows)
+    return keys._replace(embeddings=unit_rows(picked.to(compute_dtype(picked))), rows=None)
 
 
 class Pull(_Pull):
@@ -92,12 +124,16 @@ class Pull(_Pull):
     scaled, and the value is 0. Classes with n_y ≤ 1 that have a positive all the same count as n_y = 2.
 
     Shapes: embeddings (B, K), labels (B,), keys ``Features((M, K), (M,)[, (M,)])``; values (B,). Work and memory grow
-    with the pairs of equal label, not with B². The gradient is written out, and cannot itself be differentiated.
+    with the pairs of equal label, not with B²; under a transform of ``torch.func`` and in a second backward pass they
+    grow with B².
 
     Args:
         counts: the class counts.
         alpha: α, a function of the counts (or its short form such as ``"10*prior^0.5"``), a number, or C values.
         scaled: put (n_y − 1)/m inside the logarithm.
+        normalise: take distances between embeddings of norm 1, so that shrinking embeddings gains nothing. Squared
+            distances are then at most 4, so choose α (such as 0) and ``scale`` for that.
+        scale: what squared distances are multiplied by.
 
     >>> import torch
     >>> pull = Pull([4, 2], alpha=1.0)
@@ -118,8 +154,10 @@ class Pull(_Pull):
         *,
         alpha: PerClass | str | float | Any = Power(0.5, of="count"),
         scaled: bool = False,
+        normalise: bool = False,
+        scale: float = 1.0,
     ) -> None:
-        super().__init__(counts, alpha=alpha)
+        super().__init__(counts, alpha=alpha, normalise=normalise, scale=scale)
         self.scaled = true_or_false("scaled", scaled)
         if scaled:
             self.register_vector("others", (self.counts.n - 1).clamp(min=1).double())
@@ -157,6 +195,9 @@ class RelativePull(Pull):
         self, counts: ClassCounts | Any, *, alpha: PerClass | str | float | Any = 0.0, scaled: bool = False
     ) -> None:
         super().__init__(counts, alpha=alpha, scaled=scaled)
+
+    def shrinkage(self, values: Tensor, labels: Tensor) -> Tensor | None:
+        return None
 
     def scale(self, x: Tensor) -> Tensor:
         near = x - x[:1].detach()  # a shift that costs no digits where the mean lies far from the origin
@@ -197,11 +238,14 @@ class ELM(Objective):
         counts: the class counts.
         alpha: α, as ``Pull`` takes it. The paper's: √n_y on CIFAR100-LT and iNaturalist, ``Power(1)`` on CIFAR10-LT,
             ``Power(0.5, scale=10)`` on ImageNet-LT.
-        lam: λ ≥ 0.
+        lam: λ ≥ 0, or ``"auto"``: 0.01, lowered in each batch where it would shrink the logits (``Objective``'s
+            ``bound`` at 0.5).
         tau: τ of the logit margin.
         memory: a ``ClassMemory``, or the number of embeddings a class to remember: positives beyond the batch, without
             which a class of the tail hardly ever has one. Then calls need ``ids``.
         scaled: ``Pull``'s scaled form, which makes up for the positives that are not at hand.
+        normalise, pull_scale: ``Pull``'s ``normalise`` and ``scale``.
+        head_scale: what logits are multiplied by, for those of a cosine head.
         distributed: as in ``Objective``.
 
     >>> import torch
@@ -219,21 +263,25 @@ class ELM(Objective):
         counts: ClassCounts | Any,
         *,
         alpha: PerClass | str | float | Any = Power(0.5, of="count"),
-        lam: float = 0.01,
+        lam: float | Literal["auto"] = 0.01,
         tau: float = 1.0,
         memory: ClassMemory | int | None = None,
         scaled: bool = False,
+        normalise: bool = False,
+        pull_scale: float = 1.0,
+        head_scale: float = 1.0,
         distributed: bool = False,
     ) -> None:
-        counts = counts if isinstance(counts, ClassCounts) else ClassCounts(counts)
-        lam = real("lam", lam, at_least=0)
+        counts = class_counts(counts)
+        most, bound = (0.01, 0.5) if isinstance(lam, str) and lam == "auto" else (real("lam", lam, at_least=0), None)
         if isinstance(memory, Integral) and not isinstance(memory, bool):
             memory = ClassMemory(counts, capacity=int(memory))
         elif memory is not None and not isinstance(memory, ClassMemory):
             raise InputError(f"memory must be a ClassMemory, a number of embeddings a class or None, got {memory!r}")
         super().__init__(
-            (1.0, MarginCrossEntropy(counts, margin=Margin.log_ratio(tau))),
-            (lam, Pull(counts, alpha=alpha, scaled=scaled)),
+            (1.0, MarginCrossEntropy(counts, margin=Margin.log_ratio(tau), scale=head_scale)),
+            (most, Pull(counts, alpha=alpha, scaled=scaled, normalise=normalise, scale=pull_scale)),
             distributed=distributed,
             memory=memory,
+            bound=bound,
         )

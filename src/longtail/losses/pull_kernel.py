@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..numeric import transformed
 from .inputs import Keys, full_precision
 
 # Stands for log 0. Finite, so that no difference of two of them is NaN; its exponential is 0 all the same.
@@ -67,29 +67,60 @@ def log_sum(
     if torch.compiler.is_compiling():  # which groups there are depends on data: not for a compiler
         found: Tensor = _uncompiled(x, labels, ids, keys, hard, scale)
         return found
+    ids, keys = _comparable(ids, keys)
+    if transformed():
+        return _plain(x, None if keys is None else keys.embeddings, scale, labels, ids, keys, hard)
     return _log_sum(x, labels, ids, keys, hard, scale)
 
 
 def _log_sum(
     x: Tensor, labels: Tensor, ids: Tensor | None, keys: Keys | None, hard: bool, scale: Tensor | None
 ) -> Tensor:
-    ids, keys = _who(ids, keys)
+    ids, keys = _comparable(ids, keys)
     if keys is not None and keys.labels.numel() == 0:
         return x.new_full((len(x),), FLOOR)
     plan = _plan(x, labels, ids, keys)
     if isinstance(plan, _Dense) and keys is not None and keys.rows is not None:
         keys = keys._replace(embeddings=keys.embeddings.index_select(0, keys.rows), rows=None)
     z = None if keys is None else keys.embeddings
-    values: Tensor = _LogSum.apply(x if torch.is_grad_enabled() else x.detach(), z, scale, plan, hard)
+    x = x if torch.is_grad_enabled() else x.detach()
+    values: Tensor = _LogSum.apply(x, z, scale, plan, (labels, ids, keys, hard))
     return values
 
 
 _uncompiled = torch.compiler.disable(_log_sum)
 
 
+def _plain(
+    x: Tensor, z: Tensor | None, scale: Tensor | None, labels: Tensor, ids: Tensor | None, keys: Keys | None, hard: bool
+) -> Tensor:
+    """The same by operations that torch itself differentiates, any number of times and under ``torch.func``."""
+    key_labels, key_ids = (labels, ids) if keys is None else (keys.labels, keys.ids)
+    if z is None or keys is None:
+        z = x
+    elif keys.rows is not None:
+        z = z.index_select(0, keys.rows)
+    z = z.to(x.dtype)
+    if len(z) == 0:
+        return x.sum(1) * 0 + FLOOR
+    same = labels[:, None] == key_labels[None, :]
+    if ids is not None and key_ids is not None:
+        mask = same & (ids[:, None] != key_ids[None, :])
+    else:
+        mask = same if keys is not None else same & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
+    # As in the written-out form, everything is relative to the first key of its class.
+    first = same.to(torch.uint8).argmax(1)
+    key_first = (key_labels[:, None] == key_labels[None, :]).to(torch.uint8).argmax(1)
+    a, b = x - z[first], z - z[key_first]
+    distances = a.square().sum(1)[:, None] + b.square().sum(1)[None, :] - 2 * a @ b.T
+    distances = distances.clamp(min=0)
+    t = torch.where(mask, distances if scale is None else distances * scale, FLOOR)
+    return t.max(1).values if hard else t.logsumexp(1)
+
+
 def count(labels: Tensor, ids: Tensor | None, keys: Keys | None, num_classes: int) -> Tensor:
     """How many keys ``log_sum`` sums over for each anchor, (B,)."""
-    ids, keys = _who(ids, keys)
+    ids, keys = _comparable(ids, keys)
     key_labels, key_ids = (labels, ids) if keys is None else (keys.labels, keys.ids)
     same = _occurrences(key_labels, labels) - int(ids is None and keys is None)
     if ids is None or key_ids is None:
@@ -103,7 +134,7 @@ def _occurrences(of: Tensor, wanted: Tensor) -> Tensor:
     return torch.searchsorted(ordered, wanted, right=True) - torch.searchsorted(ordered, wanted)
 
 
-def _who(ids: Tensor | None, keys: Keys | None) -> tuple[Tensor | None, Keys | None]:
+def _comparable(ids: Tensor | None, keys: Keys | None) -> tuple[Tensor | None, Keys | None]:
     """Ids exclude only where anchors and keys both have them; a batch that is its own keys excludes by position."""
     if keys is None:
         return ids, None
@@ -250,13 +281,14 @@ class _LogSum(torch.autograd.Function):
     w = s·g·p, and ∂/∂x_i Σ w_ij ‖x_i − z_j‖² = 2 (x_i Σ_j w_ij − Σ_j w_ij z_j).
 
     Where keys take no gradient, 2s (x_i − Σ_j p_ij z_j) is all that backward needs: it is computed at once, and neither
-    keys nor pairs are kept.
+    keys nor pairs are kept. A gradient that is itself to be differentiated comes from ``_plain``.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, z: Tensor | None, scale: Tensor | None, plan: _Dense | list[_Block], hard: bool
+        ctx: Any, x: Tensor, z: Tensor | None, scale: Tensor | None, plan: _Dense | list[_Block], of: tuple[Any, ...]
     ) -> Tensor:
+        ctx.of, hard = of, of[-1]
         ctx.blocks = [plan.block] if isinstance(plan, _Dense) else plan
         ctx.own, ctx.fixed_keys = z is None, z is not None and not ctx.needs_input_grad[1]
         ctx.shapes = x.shape, None if z is None else z.shape
@@ -275,13 +307,18 @@ class _LogSum(torch.autograd.Function):
                 direction = _written(direction, block.write_anchors, _pulled(anchors, keys, share), len(x))
             else:
                 saved += [anchors, share] if z is None else [anchors, keys, share]
-        ctx.save_for_backward(slopes, direction, *saved)
+        ctx.save_for_backward(x, z, scale, slopes, direction, *saved)
         return x.new_full((len(x),), FLOOR) if values is None else values[: len(x)]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        slopes, direction, *saved = ctx.saved_tensors
+        x, z, scale, slopes, direction, *saved = ctx.saved_tensors
+        if torch.is_grad_enabled():  # with create_graph=True only
+            # Views: the scale, or keys, may depend on x, and what goes through them is not x's own part.
+            inputs: list[Any] = [None if t is None else t.view_as(t) for t in (x, z, scale)]
+            wanted = [t for t, needed in zip(inputs, ctx.needs_input_grad) if needed]
+            found = iter(torch.autograd.grad(_plain(*inputs, *ctx.of), wanted, grad, create_graph=True))
+            return *(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None, None
         x_shape, z_shape = ctx.shapes
         n = x_shape[0]
         to_scale = None if slopes is None else torch.dot(grad, slopes[:n])

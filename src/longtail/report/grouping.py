@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from ..counts import ClassCounts
+from ..margins import short
 from ..runs.read import Run, circumstances, condition, data_identity
 from . import paper
 from .table import Stat
@@ -121,32 +122,7 @@ class DataSet:
         return sorted(found, key=lambda g: (-(g.first.epochs or 0), -len(g.runs)))
 
 
-def knob_text(value: Any) -> str:
-    """A knob's value in the short form which the command line reads.
-
-    >>> knob_text({"kind": "Power", "exponent": 0.5, "scale": 10.0, "of": "prior"})
-    '10*prior^0.5'
-    >>> knob_text(0.01), knob_text(True), knob_text(1234567)
-    ('0.01', 'true', '1234567')
-    """
-    if isinstance(value, dict):
-        kind = value.get("kind")
-        if kind == "Constant":
-            return knob_text(value.get("value"))
-        if kind == "Power":
-            base = "prior" if value.get("of", "prior") == "prior" else "n"
-            scale, exponent = value.get("scale", 1.0), value.get("exponent")
-            power = "" if exponent == 1 else f"^{knob_text(exponent)}"
-            return ("" if scale == 1 else f"{knob_text(scale)}*") + base + power
-        if kind == "LogPrior":
-            return ("" if (tau := value.get("tau", 1.0)) == 1 else f"{knob_text(tau)}*") + "log_prior"
-        if kind == "EffectiveNumber":
-            return f"effective({knob_text(value.get('beta'))})"
-        return json.dumps(value, sort_keys=True)
-    if isinstance(value, bool):
-        return str(value).lower()
-    # all digits, because commands are made of this: the seed 1234567 is not 1.23457e+06
-    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+knob_text = short
 
 
 def knobs_text(knobs: dict[str, Any]) -> str:
