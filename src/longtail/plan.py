@@ -43,6 +43,11 @@ class Stage:
     centroids: bool = False
     key_ema: float | None = None
 
+    @property
+    def drawn_by(self) -> float:
+        """The power of the class counts that batches show classes in proportion to, at the stage's end."""
+        return {"balanced": 0.0, "progressive": 0.0, "sqrt": 0.5}.get(self.sampler, 1.0)
+
 
 @dataclass(frozen=True)
 class Posthoc:
@@ -86,7 +91,7 @@ class Plan:
         embedding = [t for t in terms if t.scope == "batch"]
         traits: dict[str, bool | None] = {
             "long_tail": any(_depends_on_counts(t) for t in terms)
-            or any(s.sampler in ("balanced", "sqrt", "progressive") for s in self.stages)
+            or any(s.drawn_by != 1 for s in self.stages)
             or any(p.kind == "tau-norm" for p in self.posthoc),
             "logit_loss": bool(logit),
             "logit_margin": any(_has_logit_margin(t) for t in logit) if logit else None,

@@ -43,8 +43,8 @@ def reading(plan: Plan, counts: ClassCounts) -> Reading:
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
     stage = plan.stages[-1]
-    log_prior = counts.safe_n.double().log()
-    if stage.sampler == "balanced" or any(p.kind == "tau-norm" for p in plan.posthoc):
+    log_prior = stage.drawn_by * counts.safe_n.double().log()
+    if any(p.kind == "tau-norm" for p in plan.posthoc):
         log_prior = torch.zeros_like(log_prior)
     scale, sigmoid = 1.0, False
     for weight, term in stage.objective.weighted:

@@ -50,6 +50,7 @@ def _example() -> ClassCounts:
 
 def _one(name: str, as_json: bool) -> None:
     from .. import methods
+    from ..margins import short
 
     plan = methods.build(name, _example())
     if as_json:
@@ -57,7 +58,7 @@ def _one(name: str, as_json: bool) -> None:
         return
     typer.echo(f"{name}: {methods.describe(name)}")
     for knob, default in methods.knobs(name).items():
-        typer.echo(f"  --set {knob}={default}")
+        typer.echo(f"  --set {knob}={short(default)}")
     for stage in plan.stages:
         terms = " + ".join(f"{w:g}·{type(t).__name__}" for w, t in stage.objective.weighted)
         extra = "".join(
@@ -73,5 +74,5 @@ def _one(name: str, as_json: bool) -> None:
         typer.echo(f"  stage {stage.name}: {terms}, {stage.share:.0%} of the epochs{extra}")
     for step in plan.posthoc:
         typer.echo(f"  then {step.kind}, {step.knob} from validation data")
-    for data, settings in methods.PAPER_SETTINGS.items() if name == "elm" else ():
-        typer.echo(f"  the paper's for {data}: " + ", ".join(f"{k}={v}" for k, v in settings.items()))
+    for data, settings in methods.settings(name).items():
+        typer.echo(f"  for {data}: " + " ".join(f"--set {k}={short(v)}" for k, v in settings.items()))
