@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from longtail import ClassCounts, methods
+from longtail import ClassCounts, margins, methods
 from longtail.errors import InputError
 from longtail.losses import MarginCrossEntropy, Pull
 from longtail.margins import Constant, EffectiveNumber, Power, from_data
@@ -153,6 +153,11 @@ def test_lam_zero_is_exactly_the_plain_loss_and_needs_no_embeddings():
         ("elm", {"memory": 4, "memory_warmup": -1}, "warmup must be a whole number of at least 0, got -1"),
         ("elm", {"memory_age": 5}, "memory_age=5 is of a memory, and there is none: set one, such as memory=16"),
         ("elm-relative", {"memory_below": 9}, "memory_below=9 is of a memory, and there is none"),
+        (
+            "elm",
+            {"memory": 10**9},
+            "memory must be a whole number of at least 1 and of at most 1000000, got 1000000000",
+        ),
         ("elm", {"memory": float("inf")}, "memory must be a whole number, got inf"),
         ("elm", {"lam": 10**400}, "lam must be a finite number, got 1000"),
         ("elm", {"memory": -1}, "memory must be a whole number of at least 1"),
@@ -180,3 +185,90 @@ def test_alpha_in_all_its_forms():
     for form in ("10*prior^0.5", Power(0.5, scale=10.0), Power(0.5, scale=10.0).to_data()):
         assert from_data(methods.build("elm", COUNTS, alpha=form).knobs["alpha"]) == Power(0.5, scale=10.0)
     assert from_data(methods.build("elm", COUNTS, alpha="3").knobs["alpha"]) == Constant(3.0)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_what_is_printed_of_a_knob_can_be_set(name):
+    told = {knob: margins.short(value) for knob, value in methods.knobs(name).items()}
+    assert methods.build(name, COUNTS, **told).knobs == methods.build(name, COUNTS).knobs
+
+
+def test_elm_is_automatic_where_the_paper_has_no_lambda():
+    assert methods.build("elm", COUNTS).knobs["lam"] == "auto"
+    assert methods.build("elm", COUNTS).stages[0].objective.bound == 0.5
+    assert methods.build("elm", COUNTS, lam="0.02").stages[0].objective.bound is None
+    for data in ("cifar100-lt", "digits-lt"):
+        plan = methods.build("elm", COUNTS, data=data)
+        assert (plan.knobs["lam"], plan.stages[0].objective.bound) == (0.01, None)
+    with pytest.raises(InputError, match=r"lam must be a finite number, got 'much' \(or 'auto'\)"):
+        methods.build("elm", COUNTS, lam="much")
+
+
+def test_knobs_that_came_later_are_listed_only_where_they_are_on():
+    assert "head" not in methods.build("logadj", COUNTS).knobs
+    for name, given in (
+        ("logadj", {"head": "cosine"}),
+        ("elm", {"head": "cosine", "head_scale": "16", "normalise": "true", "pull_scale": "4"}),
+        ("ce", {"sampler": "sqrt"}),
+    ):
+        plan = methods.build(name, COUNTS, **given)
+        assert set(given) <= set(plan.knobs)
+        assert methods.build(name, COUNTS, **json.loads(json.dumps(plan.knobs))).knobs == plan.knobs
+    elm = methods.build("elm", COUNTS, head="cosine", head_scale=16, normalise=True, pull_scale=4)
+    logit, pull = (term for _, term in elm.stages[0].objective.weighted)
+    assert elm.head == "cosine"
+    assert logit.vectors["scale"].tolist() == [16.0] * 4
+    assert (pull.normalise, pull.distance_scale) == (True, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "power"), [("instance", 1.0), ("balanced", 0.0), ("sqrt", 0.5), ("progressive", 0.0)]
+)
+def test_the_prior_that_a_sampler_leaves_behind(sampler, power):
+    plan = methods.build("ce", COUNTS, sampler=sampler)
+    assert plan.stages[0].drawn_by == power
+    assert plan.traits()["long_tail"] is (power != 1)
+
+
+OWN = """
+from typing import Literal
+from longtail import Objective
+from longtail.losses import MarginCrossEntropy, Pull
+from longtail.margins import Power
+from longtail.plan import Stage
+
+def short(counts, lam=0.5, alpha=Power(0.5), words: Literal["a", "b"] = "a"):
+    "A pull beside cross-entropy."
+    return Objective((1.0, MarginCrossEntropy(counts)), (lam, Pull(counts, alpha=alpha)))
+
+def whole(counts):
+    first = Objective((1.0, MarginCrossEntropy(counts)))
+    return {"stages": (Stage("one", first), Stage("two", first, share=0.5)), "head": "cosine"}
+
+def wrong(counts):
+    return 3
+
+def bare(counts, lam):
+    return None
+"""
+
+
+def test_a_method_of_one_s_own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_methods.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    plan = methods.build("own_methods:short", COUNTS, lam="0.25", alpha="2*n", words="b")
+    assert plan.method == "own_methods:short"
+    assert plan.stages[0].objective.coefficients == [1.0, 0.25]
+    assert methods.build("own_methods:short", COUNTS, **json.loads(json.dumps(plan.knobs))).knobs == plan.knobs
+    assert methods.describe("own_methods:short") == "A pull beside cross-entropy."
+    assert methods.build("own_methods:short", COUNTS).traits()["embedding_margin"] is True
+    whole = methods.build("own_methods:whole", COUNTS)
+    assert ([s.name for s in whole.stages], whole.head) == (["one", "two"], "cosine")
+    for name, message in (
+        ("own_methods:wrong", "must return an Objective or the fields of a Plan, got int"),
+        ("own_methods:bare", "its parameter 'lam' is a knob, and needs a name and a default"),
+        ("own_methods:none", "own_methods has no callable 'none'"),
+        ("no_such_module:none", "module 'no_such_module' cannot be imported"),
+    ):
+        with pytest.raises(InputError, match=message):
+            methods.build(name, COUNTS)

@@ -135,9 +135,12 @@ def _method(text: str) -> tuple[str, dict[str, str]]:
 
     >>> _method("elm:memory=16:lam=0.1")
     ('elm', {'memory': '16', 'lam': '0.1'})
+    >>> _method("my_losses:ring:lam=0.1")
+    ('my_losses:ring', {'lam': '0.1'})
     """
-    name, *knobs = text.split(":")
-    return name, pairs(knobs, "--methods")
+    words = text.split(":")
+    named = next((i for i, word in enumerate(words) if "=" in word), len(words))
+    return ":".join(words[:named]), pairs(words[named:], "--methods")
 
 
 def _plan(method: str, knobs: Mapping[str, str]) -> Plan:
@@ -233,7 +236,7 @@ def _table(title: str, rows: dict[str, list[Summary]], first: str) -> None:
             for found in by_group.values()
         ]
         table.add_row(escape(name), str(len(tests)), spread([t.balanced for t in tests]), *groups)
-    Console().print(table)
+    Console(emoji=False).print(table)
 
 
 def _sweep_table(title: str, rows: dict[str, list[Summary]]) -> None:
@@ -252,7 +255,7 @@ def _sweep_table(title: str, rows: dict[str, list[Summary]]) -> None:
         val = spread(vals[name]) if has_val else "—"
         test = spread([s.test.balanced for s in summaries])
         table.add_row(escape(name), str(len(summaries)), val, test, "← chosen on val" if name == best else "")
-    Console().print(table)
+    Console(emoji=False).print(table)
     if not has_val:
         typer.echo("There is no validation data, so nothing is chosen: --option holdout=0.1 takes some from training.")
 
