@@ -368,9 +368,7 @@ class Objective(nn.Module):
             return batch.own_rows(found)
         return None
 
-    def _values(
-        self, term: Term, batch: Gathered, remembered: Keys | None
-    ) -> tuple[Tensor, Tensor, Tensor | float]:
+    def _values(self, term: Term, batch: Gathered, remembered: Keys | None) -> tuple[Tensor, Tensor, Tensor | float]:
         """A term's values over the samples of all ranks, their labels, and what each sample counts."""
         if term.scope == "batch" or (batch.soft and not term.soft_labels):
             outputs, labels, ids = batch.everywhere(term.needs)
