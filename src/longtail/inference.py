@@ -97,6 +97,8 @@ def _whole_image(path: Path, shape: tuple[int, ...]) -> Tensor:
 def restore(run: str | Path) -> Restored:
     """Load a finished run's model and all that is needed to use it; no pickle is read."""
     path = Path(run)
+    if not path.is_dir():
+        raise InputError(f"there is no run folder {path}")
     found = read(path)
     given = _input(found)
     counts, shape = found.counts, tuple(given.shape)

@@ -178,7 +178,7 @@ def test_evaluate_refuses_what_is_wrong(tmp_path, longtail):
         "no training counts": [foreign(tmp_path / "c.npz", **bare_arrays)],
         "does not exist": [tmp_path / "nowhere.npz"],
         "not a run": [tmp_path],
-        "read from .safetensors, .npz": [_text(tmp_path / "d.csv")],
+        "arrays are read from .npz": [_text(tmp_path / "d.csv")],
         "--counts is for files": [make_run(tmp_path / "run", "ce"), "--counts", "1,2"],
         "classes": [foreign(tmp_path / "e.npz"), "--counts", "1,2"],
         "f.npz: there are no samples": [
@@ -199,12 +199,10 @@ def _text(path):
 
 def test_the_table_of_a_comparison_says_no_classes(capsys):
     from longtail.cli.compare import _table
+    from longtail.runs.schema import Accuracy, GroupAccuracy, Summary
 
-    def group(accuracy, classes):
-        return {"accuracy": accuracy, "classes": classes}
-
-    test = {"balanced": 0.5, "groups": {"head": group(None, 0), "torso": group(0.5, 2), "tail": group(None, 1)}}
-    _table("photos", {"ce": [{"test": test}], "failed": []}, "method")
+    groups = {"head": GroupAccuracy(None, 0), "torso": GroupAccuracy(0.5, 2), "tail": GroupAccuracy(None, 1)}
+    _table("photos", {"ce": [Summary(1, Accuracy(0.5, groups=groups))], "failed": []}, "method")
     rows = {line.split("│")[1].strip(): line for line in capsys.readouterr().out.splitlines() if "│" in line}
     assert [cell.strip() for cell in rows["ce"].split("│")[2:-1]] == ["1", "50.00", "no classes", "50.00", "—"]
     assert "no classes" not in rows["failed"]

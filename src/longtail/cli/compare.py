@@ -183,7 +183,9 @@ def _run(todo: Sequence[Job], jobs: int | None, after: Mapping[int, int] | None 
 
 def _line(index: int, total: int, outcome: Outcome) -> str:
     job = outcome.job
-    name = f"[{index + 1}/{total}] {job.method} seed {job.seed}" + "".join(f" {k}={v}" for k, v in job.knobs.items())
+    name = f"[{index + 1}/{total}] {job.method} seed {job.seed}" + "".join(
+        f" {k}={v}" for k, v in {**job.knobs, **job.set_recipe}.items()
+    )
     if outcome.path is None:
         return f"{name}: failed: {outcome.error}"
     from ..runs.read import read
@@ -225,9 +227,11 @@ def spread(values: Sequence[float | None]) -> str:
 def _table(title: str, rows: dict[str, list[Summary]], first: str) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(first, "runs", "balanced", *GROUPS, title=escape(title), title_justify="left")
+    table = Table(
+        Column(first, overflow="fold"), "runs", "balanced", *GROUPS, title=escape(title), title_justify="left"
+    )
     for name, summaries in rows.items():
         tests = [s.test for s in summaries]
         by_group = {g: [t.groups.get(g, GroupAccuracy()) for t in tests] for g in GROUPS}
@@ -242,15 +246,14 @@ def _table(title: str, rows: dict[str, list[Summary]], first: str) -> None:
 def _sweep_table(title: str, rows: dict[str, list[Summary]]) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     vals = {name: [s.val.balanced for s in found if s.val.balanced is not None] for name, found in rows.items()}
     has_val = all(len(vals[name]) == len(found) for name, found in rows.items())
     scores = {name: mean(found) for name, found in vals.items() if found and has_val}
     best = max(scores, key=lambda name: scores[name]) if scores else None
-    table = Table(
-        "setting", "runs", "val (chooses)", "test (only shown)", "", title=escape(title), title_justify="left"
-    )
+    heads = (Column("setting", overflow="fold"), "runs", "val (chooses)", "test (only shown)", "")
+    table = Table(*heads, title=escape(title), title_justify="left")
     for name, summaries in rows.items():
         val = spread(vals[name]) if has_val else "—"
         test = spread([s.test.balanced for s in summaries])

@@ -75,7 +75,7 @@ def state_problem(state: Checkpoint, plan: Plan, train: Split, recipe: Recipe, r
     for stage, epochs in zip(plan.stages, plan.epochs(recipe.epochs)):
         loader = Loader(
             train, ranks.share(recipe.batch_size), sampler=stage.sampler, views=stage.views, augment=recipe.augment,
-            rank=ranks.rank, world_size=ranks.world, epochs=epochs,
+            rank=ranks.rank, world_size=ranks.world, epochs=epochs, counts=stage.objective.counts,
         )  # fmt: skip
         lengths.append((epochs, len(loader)))
     return state.at.problem(lengths)
