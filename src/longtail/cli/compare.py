@@ -183,9 +183,8 @@ def _run(todo: Sequence[Job], jobs: int | None, after: Mapping[int, int] | None 
 
 def _line(index: int, total: int, outcome: Outcome) -> str:
     job = outcome.job
-    name = f"[{index + 1}/{total}] {job.method} seed {job.seed}" + "".join(
-        f" {k}={v}" for k, v in {**job.knobs, **job.set_recipe}.items()
-    )
+    settings = "".join(f" {k}={v}" for k, v in {**job.knobs, **job.set_recipe}.items())
+    name = f"[{index + 1}/{total}] {job.method} seed {job.seed}{settings}"
     if outcome.path is None:
         return f"{name}: failed: {outcome.error}"
     from ..runs.read import read
