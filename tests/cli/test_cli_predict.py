@@ -156,7 +156,7 @@ def test_mistakes_are_one_sentence(digits, photos, tmp_path):
     np.savez(tmp_path / "objects.npz", features=np.array([{}, None], dtype=object))
     (tmp_path / "words.csv").write_text("1,2\n3,four\n")
     assert "there is no run folder" in fails("predict", tmp_path / "none", "x.png")
-    assert "no config.json: it is no run folder" in fails("predict", tmp_path / "empty", "x.png")
+    assert "it is not a run (no config.json)" in fails("predict", tmp_path / "empty", "x.png")
     assert "there is no image or folder" in fails("predict", done, tmp_path / "none.png")
     assert "has no image (.jpg" in fails("predict", done, tmp_path / "empty")
     assert "broken.png is no readable image" in fails("predict", done, tmp_path / "broken.png")
