@@ -26,6 +26,7 @@ from longtail.engine.job import Job, execute, prepare
 from longtail.errors import InputError, RunError
 from longtail.runs import checkpoint
 from longtail.runs import folder as runs
+from longtail.runs.tensors import predictions
 
 JOB = Job("ce", data="moons", epochs=2, save_steps=2)
 
@@ -263,7 +264,7 @@ def test_resume_of_nothing_starts_afresh_and_says_so(tmp_path: Path) -> None:
 def test_of_too_many_training_logits_only_margins_and_classes_are_kept(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from longtail.evaluate import Predictions, diagnostics
+    from longtail.evaluate import diagnostics
 
     monkeypatch.setattr(finish, "MOST_LOGITS", 1999)
     path, _ = do(replace(JOB, out=str(tmp_path / "run")))
@@ -275,7 +276,7 @@ def test_of_too_many_training_logits_only_margins_and_classes_are_kept(
     before, after = (json.loads((p / "summary.json").read_text()) for p in (finished, path))
     assert after["train"] == pytest.approx(before["train"], rel=1e-5)
     assert after["test"] == before["test"]
-    assert Predictions.load(path).train is None
+    assert predictions(path).train is None
     with pytest.raises(InputError, match="moons is too large for k-NN"):
         do(replace(JOB, method="supcon", out=str(tmp_path / "other")))
 
