@@ -120,6 +120,39 @@ def test_other_seeds_ratios_and_holdout(cifar100):
 # Files that are wrong. The small ones need no real data.
 
 
+def test_more_validation_from_what_the_profile_discards(cifar100):
+    usual, more = load("cifar100-lt", root=cifar100), load("cifar100-lt", root=cifar100, val_per_class=200)
+    assert more.fingerprint != usual.fingerprint
+    for a, b in ((usual.train, more.train), (usual.test, more.test)):
+        assert torch.equal(a.indices, b.indices)
+        assert torch.equal(a.labels, b.labels)
+    # Each class gives what it has left, at most 200: none of the largest, which keeps all of its 500
+    left = (500 - usual.counts.n).clamp(max=200)
+    assert torch.equal(torch.bincount(more.val.labels, minlength=100), left)
+    assert int(left[0]) == 0
+    assert int(left[-1]) == 200
+    taken = torch.cat((more.train.indices, more.val.indices))
+    assert len(taken.unique()) == len(taken)
+    assert any("validation: 200 a class" in note and "fewer, or none, of classes 0, 1" in note for note in more.notes)
+    with pytest.raises(InputError, match="val_per_class must be a whole number of at least 0, got -1"):
+        load("cifar100-lt", root=cifar100, val_per_class=-1)
+    assert load("cifar100-lt", root=cifar100, val_per_class=0).val is None
+
+
+def test_small_long_tailed_sets_are_canonical_by_seed(cifar100):
+    small = load("cifar100-lt", root=cifar100, n_max=60, ratio=20)
+    assert (int(small.counts.n.max()), int(small.counts.n.min())) == (60, 3)
+    whole = load("cifar100-lt", root=cifar100)
+    # Classes' first samples in the same shuffled order: of a class that both keep enough of, the same images
+    for label in range(5):
+        mine, theirs = (d.train.indices[d.train.labels == label] for d in (small, whole))
+        assert torch.equal(mine, theirs[: len(mine)])
+    assert torch.equal(small.test.indices, whole.test.indices)
+    again, other = (load("cifar100-lt", root=cifar100, n_max=60, ratio=20, seed=seed) for seed in (0, 1))
+    assert again.fingerprint == small.fingerprint
+    assert other.fingerprint != small.fingerprint
+
+
 @pytest.fixture
 def wrong(tmp_path):
     """A folder with a binary layout whose train.bin the test writes."""

@@ -186,9 +186,14 @@ def test_archives_that_reach_outside(member, message, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"not an archive at all", "is no complete archive"),
-        (b"", "is no complete archive"),
-        ("cut", "is no complete archive"),
+        (b"not an archive at all", r"is no complete \.tar or \.tar\.gz: truncated header$"),
+        (b"a long text\n" * 500, r"is no complete \.tar or \.tar\.gz: [^\n]*$"),
+        (b"", "refused, it is empty$"),
+        (b"PK\x03\x04" + bytes(900), "refused, it is a zip file, and a .tar or .tar.gz belongs here$"),
+        (b"\x1f\x8b" + bytes(900), r"is no complete \.tar or \.tar\.gz: [^\n]*$"),
+        (b"BZh9" + bytes(900), r"is no complete \.tar or \.tar\.gz: [^\n]*$"),
+        (b"\xfd7zXZ\x00" + bytes(900), r"is no complete \.tar or \.tar\.gz: [^\n]*$"),
+        ("cut", r"is no complete \.tar or \.tar\.gz: Compressed file ended"),
         ("other", "is not cifar100: cifar100-lt: neither cifar-100-binary nor cifar-100-python is in it"),
         ("short", r"is not cifar100: cifar-100-binary.train\.bin has 5 bytes"),
     ],
@@ -213,6 +218,39 @@ def test_too_large_archives_are_refused(tmp_path, monkeypatch):
     path = archive(tmp_path / "bomb.tar.gz", ("zeros", bytes(2000)))
     with pytest.raises(InputError, match="refused, it unpacks to more than"):
         fetch.fetch("cifar100-lt", tmp_path / "root", source=path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XGLTYPE, b"7"])
+def test_a_header_that_claims_gigabytes_is_refused_before_it_is_read(kind, tmp_path):
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, 3 << 30
+    header = info.tobuf(tarfile.GNU_FORMAT)
+    path = tmp_path / "bomb.tar"
+    with path.open("wb") as file:
+        file.write(header)
+        file.truncate(3 << 30)  # a hole, not bytes
+    with pytest.raises(
+        InputError, match=r"bomb\.tar: refused, it (has a header of 3,221,225,472 bytes|unpacks to more)"
+    ):
+        fetch.fetch("cifar100-lt", tmp_path / "root", source=path)
+
+
+def test_an_archive_of_endless_members_is_refused(tmp_path):
+    path = tmp_path / "many.tar"
+    member = tarfile.TarInfo("a")
+    member.type = tarfile.DIRTYPE
+    path.write_bytes(member.tobuf() * 3000)
+    with pytest.raises(InputError, match="refused, it has more than 1,000 members"):
+        fetch.fetch("cifar100-lt", tmp_path / "root", source=path)
+
+
+def test_a_root_that_is_a_file(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for action in (fetch.fetch, load):
+        with pytest.raises(InputError, match=r"--root '.*file' is a file, and a folder belongs there"):
+            action("cifar100-lt", root=tmp_path / "file")
+        with pytest.raises(InputError, match=r"--root .* is a file|--root .* cannot be a folder"):
+            action("cifar100-lt", root=tmp_path / "file" / ("x" * 5000))
 
 
 @pytest.fixture(scope="module")

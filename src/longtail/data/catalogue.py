@@ -28,6 +28,16 @@ class Entry:
     cut: Mapping[str, Any] = field(default_factory=dict)
 
 
+def folder_of(root: str | Path) -> Path:
+    """The folder that data sets lie in, which may not be there yet."""
+    try:
+        if not Path(root).exists() or Path(root).is_dir():
+            return Path(root)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--root {shown(str(root))!r} cannot be a folder: {reason(error)}") from None
+    raise InputError(f"--root {str(root)!r} is a file, and a folder belongs there")
+
+
 def _digits(root: Path) -> Callable[..., Source]:
     from .builtin import digits
 
@@ -43,13 +53,13 @@ def _moons(root: Path) -> Callable[..., Source]:
 def _cifar(name: str, root: Path) -> Callable[..., Source]:
     from . import cifar
 
-    return partial(cifar.read, cifar.LAYOUTS[name], root)
+    return partial(cifar.read, cifar.LAYOUTS[name], folder_of(root))
 
 
 def _listed(name: str, root: Path) -> Callable[..., Source]:
     from .lists import listed
 
-    return partial(listed, name, root)
+    return partial(listed, name, folder_of(root))
 
 
 BUILT_IN: dict[str, Entry] = {

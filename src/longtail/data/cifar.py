@@ -24,7 +24,6 @@ class Layout:
     name: str
     classes: int
     per_class: int
-    val_per_class: int
     binary: str
     python: str
     binary_files: tuple[tuple[str, ...], str]
@@ -40,13 +39,13 @@ class Layout:
 _FIVE = tuple(f"data_batch_{k}" for k in range(1, 6))
 # Means and deviations over the 50,000 training images, which a test computes again.
 CIFAR10 = Layout(
-    "cifar10-lt", 10, 5000, 500, "cifar-10-batches-bin", "cifar-10-batches-py",
+    "cifar10-lt", 10, 5000, "cifar-10-batches-bin", "cifar-10-batches-py",
     (tuple(f"{name}.bin" for name in _FIVE), "test_batch.bin"), (_FIVE, "test_batch"), 1, "labels",
     "batches.meta.txt", ("batches.meta", "label_names"),
     (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616),
 )  # fmt: skip
 CIFAR100 = Layout(
-    "cifar100-lt", 100, 500, 20, "cifar-100-binary", "cifar-100-python",
+    "cifar100-lt", 100, 500, "cifar-100-binary", "cifar-100-python",
     (("train.bin",), "test.bin"), (("train",), "test"), 2, "fine_labels",
     "fine_label_names.txt", ("meta", "fine_label_names"),
     (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762),

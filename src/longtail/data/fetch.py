@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import gzip
 import hashlib
 import http.client
+import lzma
 import os
 import shutil
 import tarfile
@@ -15,17 +18,21 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
 from torch import Tensor
 
 from ..errors import InputError, unknown
 from . import cifar
-from .catalogue import names
+from .catalogue import folder_of, names
+from .limits import check_regular, reason, shown
 from .lists import LISTINGS
 
 OFFICIAL = "https://www.cs.toronto.edu/~kriz/"
 ADDRESS_VARIABLE = "LONGTAIL_CIFAR_URL"
-MOST_BYTES = 1 << 30  # unpacked; CIFAR has 185 MB
+MOST_BYTES = 1 << 28  # unpacked; CIFAR has 185 MB
+MOST_HEADER, MOST_MEMBERS = 1 << 16, 1000
+TOO_LARGE = "it unpacks to more than CIFAR's size"
 TRIES = 5
 CHUNK = 1 << 20
 
@@ -73,9 +80,9 @@ def fetch(
     A good copy that is already there stays as it is. Nothing appears under its final name before it is complete and
     verified; a broken download leaves its ``.part`` file only where the server can resume it.
     """
-    root = Path(root)
     if name not in names():
         raise unknown("data set", name, names())
+    root = folder_of(root)
     if name in LISTINGS:
         if source is not None:
             raise InputError(
@@ -107,8 +114,8 @@ def fetch(
         finally:
             path.unlink()
         return f"{name}: downloaded, verified and unpacked in {root}."
-    except NotADirectoryError:
-        raise InputError(f"{root} is no folder") from None
+    except (NotADirectoryError, PermissionError) as error:
+        raise InputError(f"{root} cannot be written: {reason(error)}") from None
     finally:
         if new:  # gone again where nothing came of it
             with contextlib.suppress(OSError):
@@ -160,30 +167,74 @@ def install(path: Path, root: Path, layout: cifar.Layout, content: str) -> None:
 def unpack(path: Path, target: Path) -> None:
     """Regular files and folders only, all inside ``target``, without owners, modes or times."""
     try:
-        with tarfile.open(path, "r:*") as tar:
-            total = 0
-            for member in tar:
+        with _decompressed(path) as content, tarfile.open(fileobj=content, mode="r|", tarinfo=_Member) as tar:
+            for count, member in enumerate(tar, 1):
+                if count > MOST_MEMBERS:
+                    raise InputError(f"{path}: refused, it has more than {MOST_MEMBERS:,} members")
                 where = PurePosixPath(member.name)
                 if where.is_absolute() or ".." in where.parts or "\\" in member.name:
                     raise InputError(f"{path}: refused, {member.name!r} would be written outside the target folder")
                 if member.isdir():
                     (target / where).mkdir(parents=True, exist_ok=True)
                     continue
-                if not member.isfile():
+                if not member.isreg():
                     kind = "a link" if member.issym() or member.islnk() else "no regular file"
                     raise InputError(f"{path}: refused, {member.name!r} is {kind}")
-                total += member.size
-                if total > MOST_BYTES:
-                    raise InputError(f"{path}: refused, it unpacks to more than {MOST_BYTES >> 20:,} MB")
+                if member.size > MOST_BYTES:
+                    raise InputError(f"{path}: refused, {TOO_LARGE}")
                 (target / where).parent.mkdir(parents=True, exist_ok=True)
-                content = tar.extractfile(member)
-                assert content is not None
-                with content, (target / where).open("xb") as out:
-                    shutil.copyfileobj(content, out, CHUNK)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+                inside = tar.extractfile(member)
+                assert inside is not None
+                with inside, (target / where).open("xb") as out:
+                    shutil.copyfileobj(inside, out, CHUNK)
+    except InputError as error:
+        raise InputError(str(error) if str(path) in str(error) else f"{path}: refused, {error}") from None
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise InputError(f"{path} cannot be unpacked: {error.strerror}") from None
-        raise InputError(f"{path} is no complete archive: {error}") from None
+            raise InputError(f"{path} cannot be unpacked: {shown(reason(error))}") from None
+        raise InputError(f"{path} is no complete .tar or .tar.gz: {shown(reason(error))}") from None
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header is small: longer ones, which name nothing that is wanted, would be read into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        member = super().frombuf(buf, encoding, errors)
+        plain = (*tarfile.REGULAR_TYPES, tarfile.DIRTYPE)
+        if member.type == tarfile.GNUTYPE_SPARSE or (member.type not in plain and member.size > MOST_HEADER):
+            raise InputError(f"it has a header of {member.size:,} bytes, or a sparse file")
+        return member
+
+
+class _Counted:
+    """A stream that ends with an error where it goes on beyond all measure."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream, self.left = stream, MOST_BYTES
+
+    def read(self, size: int) -> bytes:
+        data = self.stream.read(size)
+        self.left -= len(data)
+        if self.left < 0:
+            raise InputError(TOO_LARGE)
+        return data
+
+
+@contextlib.contextmanager
+def _decompressed(path: Path) -> Iterator[IO[bytes]]:
+    """The content of an archive, by its first bytes rather than its name."""
+    check_regular(path)
+    with path.open("rb") as file:
+        start = file.read(6)
+    if not start:
+        raise InputError("it is empty")
+    if start.startswith(b"PK"):
+        raise InputError("it is a zip file, and a .tar or .tar.gz belongs here")
+    openers: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+    opener = next((opener for magic, opener in openers.items() if start.startswith(magic)), open)
+    with opener(path, "rb") as stream:
+        yield _Counted(stream)  # type: ignore[misc]
 
 
 def download(url: str, target: Path, md5: str, progress: Progress | None = None) -> Path:

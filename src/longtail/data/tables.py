@@ -130,8 +130,13 @@ def table_features(path: Path) -> np.ndarray:
     if path.suffix.lower() == ".parquet":
         from .parquet import opened
 
-        names = [n for n in opened(path).schema_arrow.names if n.strip().lower() not in (*LABEL_COLUMNS, "split")]
-        return _matrix(path, opened(path).read(columns=names, use_threads=False).to_pylist())
+        file = opened(path)
+        names = [n for n in file.schema_arrow.names if n.strip().lower() not in (*LABEL_COLUMNS, "split")]
+        try:
+            content = file.read(columns=names, use_threads=False).to_pylist()
+        except Exception as error:  # pyarrow has exceptions of its own
+            raise InputError(f"{path} cannot be read: {reason(error)}") from None
+        return _matrix(path, content)
     rows = list(csv_rows(path))
     keep = range(len(rows[0][1])) if rows else range(0)
     if rows and not all(map(is_number, rows[0][1])):
@@ -141,6 +146,8 @@ def table_features(path: Path) -> np.ndarray:
 
 
 def _matrix(path: Path, rows: list[dict[Any, Any]]) -> np.ndarray:
+    if not rows:
+        raise InputError(f"{path} cannot be read: it has no row")
     for number, row in enumerate(rows):
         for name, cell in row.items():
             if not is_number(cell):
