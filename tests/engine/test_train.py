@@ -206,7 +206,7 @@ def test_the_share_of_anchors_with_a_positive_is_counted(digits: Dataset) -> Non
         "all": sum(hits.values()) / sum(anchors.values()),
         **{name: hits[name] / anchors[name] for name in groups},
     }
-    assert set(rows[0]["parts"]) == {"logit", "pull"}
+    assert {"logit", "pull"} <= set(rows[0]["parts"])
     assert fit(model_for(digits), methods.build("ce", digits.counts), digits.train, HOW)[0]["alive"] is None
 
 
@@ -260,9 +260,13 @@ def test_averaged_factors_reach_the_head(digits: Dataset) -> None:
 
 def test_a_loss_that_is_not_finite_names_step_and_parts(digits: Dataset) -> None:
     model = model_for(digits)
-    nn.init.constant_(next(model.parameters()), 1e25)
+    nn.init.constant_(next(model.parameters()), 1e38)
     saved: list[int] = []
-    with pytest.raises(RunError, match=r"not finite in step 1 \(stage train, epoch 1\): logit = .*, pull = "):
+    with pytest.raises(RunError, match=r"not finite in step 1 \(stage train, epoch 1\): logit = "):
+        fit(model, methods.build("logadj", digits.counts), digits.train, HOW, save=lambda step, _: saved.append(step))
+    # A loss that refuses such embeddings is no mistake of the caller's
+    nn.init.constant_(next(model.parameters()), 1e25)
+    with pytest.raises(RunError, match=r"step 1 \(stage train, epoch 1\): embeddings must be within"):
         fit(model, methods.build("elm", digits.counts), digits.train, HOW, save=lambda step, _: saved.append(step))
     assert not saved
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,28 +34,30 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def outputs(model: nn.Module, split: Split, device: torch.device, workers: int = 0) -> tuple[Tensor, Tensor]:
     """Logits (N, C) and embeddings (N, K) of all samples of a split in order, on the CPU."""
-    loader = Loader(split, batch_size(device), train=False, device=device, workers=workers)
-    logits: list[Tensor] = []
-    embeddings: list[Tensor] = []
-    with evaluating(model):
-        for batch in loader.epoch(0):
-            out: Any = model(batch.inputs)
-            logits.append(out.logits.float().cpu())
-            embeddings.append(out.embeddings.float().cpu())
+    found = [
+        (out.logits.float().cpu(), out.embeddings.float().cpu()) for out, _ in _pass(model, split, device, workers)
+    ]
+    logits, embeddings = zip(*found)
     return torch.cat(logits), torch.cat(embeddings)
 
 
 def margins_of(model: nn.Module, split: Split, device: torch.device, workers: int = 0) -> dict[str, Tensor]:
     """The predicted class and the margin ``f_y − max_{y'≠y} f_y'`` of every sample (N,), without keeping its logits."""
-    loader = Loader(split, batch_size(device), train=False, device=device, workers=workers)
     predicted: list[Tensor] = []
     margins: list[Tensor] = []
+    for out, labels in _pass(model, split, device, workers):
+        logits = out.logits.float()
+        predicted.append(logits.argmax(1).cpu())
+        margins.append(numeric.logit_margins(logits, labels).cpu())
+    return {"predicted": torch.cat(predicted), "margins": torch.cat(margins)}
+
+
+def _pass(model: nn.Module, split: Split, device: torch.device, workers: int) -> Iterator[tuple[Any, Tensor]]:
+    """What the model says of each batch of a split in order, and the batch's labels."""
+    loader = Loader(split, batch_size(device), train=False, device=device, workers=workers)
     with evaluating(model):
         for batch in loader.epoch(0):
-            logits = cast(Any, model(batch.inputs)).logits.float()
-            predicted.append(logits.argmax(1).cpu())
-            margins.append(numeric.logit_margins(logits, batch.labels).cpu())
-    return {"predicted": torch.cat(predicted), "margins": torch.cat(margins)}
+            yield model(batch.inputs), batch.labels
 
 
 def class_means(model: nn.Module, split: Split, num_classes: int, device: torch.device, workers: int = 0) -> Tensor:

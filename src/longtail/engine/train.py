@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..data.dataset import Split
 from ..data.loader import Batch, Loader
-from ..errors import RunError
+from ..errors import InputError, RunError
 from ..plan import Plan, Stage
 from ..probabilities import reading
 from ..runs.checkpoint import Checkpoint, Position, encode
@@ -39,6 +39,9 @@ from .stage import (
     parameter_groups,
     renew_statistics,
 )
+
+# Embeddings that no network in training has: their squares leave float32
+DIVERGED = 1e15
 
 
 @dataclass(frozen=True)
@@ -296,7 +299,15 @@ class Trainer:
             keys = None if self.key_average is None else self.key_average.outputs(self.net, batch.inputs).embeddings
         labels = batch.labels if batch.targets is None else batch.targets
         self.sums.count_alive(self.objective, labels, batch.ids)
-        loss, parts = self.objective(outputs, labels, batch.ids, return_parts=True, key_embeddings=keys)
+        try:
+            loss, parts = self.objective(outputs, labels, batch.ids, return_parts=True, key_embeddings=keys)
+        except InputError as error:
+            # What a loss refuses as its input is no mistake of the caller's if the network's own outputs have diverged
+            if float(outputs.embeddings.detach().abs().max()) < DIVERGED:
+                raise
+            raise RunError(
+                f"{self._where(where)}: {error} A lower --lr may help; the last checkpoint is kept"
+            ) from None
         self.sums.add(len(batch.labels) * self.ranks.world, loss, parts)
         if self.reading is not None:
             unmixed = slice(None) if batch.targets is None else batch.targets.amax(1) == 1
@@ -305,14 +316,16 @@ class Trainer:
         if not math.isfinite(self.sums.last):
             values = ", ".join(f"{name} = {float(v):g}" for name, v in parts.items())
             raise RunError(
-                f"the loss is not finite in step {self.at.done + 1} (stage {self.plan.stages[where[0]].name}, epoch "
-                f"{where[1] + 1}): {values}; a lower --lr may help, and the last good checkpoint is kept"
+                f"the loss is not finite in {self._where(where)}: {values}; a lower --lr may help, and the last good checkpoint is kept"
             )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if self.recipe.clip is not None:
             nn.utils.clip_grad_norm_([p for g in self.optimizer.param_groups for p in g["params"]], self.recipe.clip)
         self.optimizer.step()
+
+    def _where(self, where: tuple[int, int, int]) -> str:
+        return f"step {self.at.done + 1} (stage {self.plan.stages[where[0]].name}, epoch {where[1] + 1})"
 
     # -- state ------------------------------------------------------------------------------------------------------
 
