@@ -148,7 +148,8 @@ def test_what_recipes_attained_is_what_the_stored_runs_say():
             changed = ",".join(f"{k}={v:g}" for k, v in run.config.changed.items())
             scores.setdefault((recipe.name, run.method, changed), []).append(100 * run.balanced)
     told = {
-        ("cifar-cpu", "elm", ""): "elm (lam=0.01)", ("cifar-cpu", "logadj", ""): "logadj", ("cifar-cpu", "ce", ""): "ce",
+        ("cifar-cpu", "elm", ""): "elm (lam=0.01)",
+        ("cifar-cpu", "logadj", ""): "logadj", ("cifar-cpu", "ce", ""): "ce",
         ("cifar-strong", "elm", "memory=16"): "elm (lam=0.01, memory=16)",
         ("digits", "elm", ""): "elm (lam=0.01)", ("digits", "logadj", ""): "logadj", ("digits", "ce", ""): "ce",
         ("moons", "elm", ""): "elm (lam=0.01)", ("moons", "logadj", ""): "logadj", ("moons", "ce", ""): "ce",

@@ -84,8 +84,7 @@ def fit(
     Args:
         train: what is learnt from; validation and test data are never seen here.
         precision: ``fp32``, ``bf16`` or ``auto``; the recipe's unless given.
-        watchers: told of every step and every epoch.
-        state: where to go on.
+        watchers: told of every step and every epoch; ``state`` is where to go on.
         save, save_seconds, save_steps, stop: see ``Saving``.
 
     Returns:
@@ -316,7 +315,8 @@ class Trainer:
         if not math.isfinite(self.sums.last):
             values = ", ".join(f"{name} = {float(v):g}" for name, v in parts.items())
             raise RunError(
-                f"the loss is not finite in {self._where(where)}: {values}; a lower --lr may help, and the last good checkpoint is kept"
+                f"the loss is not finite in {self._where(where)}: {values}; a lower --lr may help, and the last good "
+                "checkpoint is kept"
             )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
