@@ -202,6 +202,7 @@ def test_the_name_in_a_config_keeps_what_old_configs_say_and_spells_out_what_cha
     own = replace(listed, augment="crop")
     assert [stored_name("auto", split) for split in (memory, listed, own)] == ["auto", "auto", "crop"]
     assert stored_name("autoaugment+cutout", memory) == "autoaugment+cutout"
+    assert stored_name("autoaugment+cutmix", memory) == "crop-flip+autoaugment+cutmix:0.9"
     # It once mirrored: an unfinished run of then must not go on in silence
     assert stored_name("resized-crop", listed) == "resized-crop:0.08"
 

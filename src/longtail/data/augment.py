@@ -122,11 +122,11 @@ def of_images(name: str, split: Split) -> Augmentation:
 
 
 def stored_name(name: str, split: Split) -> str:
-    """The name as a run's config holds it: what ``auto`` stands for in somebody's own data, a resized crop's number."""
+    """The name as a run's config holds it: what ``auto`` stands for in somebody's own data, and numbers spelt out."""
     how = of_images(name, split)
     if name == "auto":
         return split.augment
-    return str(how) if how.cut.startswith("resized") else name
+    return str(how) if how.cut.startswith("resized") or how.cutmix else name
 
 
 class Step(Protocol):
