@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
@@ -167,3 +168,13 @@ def renew_statistics(net: nn.Module, batches: Iterable[Batch]) -> None:
         net(batch.inputs)
     for m, momentum in zip(norms, momenta):
         m.momentum = momentum
+
+
+def derive(seed: int, *where: int) -> int:
+    """A seed for one place of a run, from the run's seed: 63 bits of a hash.
+
+    >>> derive(0, 1, 2) == derive(0, 1, 2) != derive(0, 2, 1)
+    True
+    """
+    digest = hashlib.sha256(repr((seed, *where)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

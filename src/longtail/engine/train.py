@@ -7,7 +7,6 @@ that was interrupted between any two steps goes on to the same bits.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -34,6 +33,7 @@ from .stage import (
     Trained,
     choose_precision,
     convolves,
+    derive,
     fitting,
     needs_logits,
     parameter_groups,
@@ -395,13 +395,3 @@ class Trainer:
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-
-
-def derive(seed: int, *where: int) -> int:
-    """A seed for one place of a run, from the run's seed: 63 bits of a hash.
-
-    >>> derive(0, 1, 2) == derive(0, 1, 2) != derive(0, 2, 1)
-    True
-    """
-    digest = hashlib.sha256(repr((seed, *where)).encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
