@@ -165,7 +165,7 @@ def prepare(job: Job) -> Prepared:
         "longtail": __version__,
         "method": job.method,
         "knobs": dict(plan.knobs),
-        "changed": {k: v for k, v in plan.knobs.items() if default.knobs[k] != v},
+        "changed": {k: v for k, v in plan.knobs.items() if default.knobs.get(k) != v},
         "data": {
             "name": job.data,
             "root": job.root,
