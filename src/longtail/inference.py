@@ -104,7 +104,8 @@ def restore(run: str | Path) -> Restored:
     counts, shape = found.counts, tuple(given.shape)
     plan = methods.build(found.method, counts, **found.config.knobs)
     recipe = Recipe.from_dict(found.recipe)
-    model = models.build(recipe.model, counts.num_classes, shape, head=plan.head, **recipe.model_options)
+    head = plan.head_of(recipe.model)
+    model = models.build(recipe.model, counts.num_classes, shape, head, recipe.standardise, **recipe.model_options)
     try:
         model.load_state_dict(weights(path))
     except RuntimeError as error:

@@ -100,6 +100,13 @@ class Plan:
         }
         return {**traits, **self.declared}
 
+    def head_of(self, model: str) -> str:
+        """The head of a model: that of features has scaled cosines, unless the method works on a linear head's bias or
+        norm, or brings a head of its own."""
+        of_the_head = self.head_bias is not None or any(p.kind == "tau-norm" for p in self.posthoc)
+        of_the_head |= any(s.trains == "scale" for s in self.stages)
+        return "scaled" if model == "mlp-features" and self.head == "linear" and not of_the_head else self.head
+
     def epochs(self, recipe_epochs: int) -> list[int]:
         """How many epochs each stage lasts, given the recipe's; stages of one schedule add up exactly.
 

@@ -189,7 +189,9 @@ def _line(index: int, total: int, outcome: Outcome) -> str:
         return f"{name}: failed: {outcome.error}"
     from ..runs.read import read
 
-    return f"{name}: {100 * read(outcome.path).balanced:.2f} %  {outcome.path}"
+    run = read(outcome.path)
+    concerns = "".join(f"\n  warning: {concern}" for concern in run.summary.concerns)
+    return f"{name}: {100 * run.balanced:.2f} %  {outcome.path}{concerns}"
 
 
 def _notes(outcomes: Sequence[Outcome]) -> list[str]:

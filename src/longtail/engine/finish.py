@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,8 +114,8 @@ def _new_head(model: nn.Module, predictions: Predictions, tau: float) -> Predict
 
 def finish(
     run: RunFolder, model: nn.Module, plan: Plan, data: Dataset, device: torch.device, seed: int, workers: int = 0
-) -> None:
-    """Write predictions, model and, last, the summary: after it the run is finished."""
+) -> list[str]:
+    """Write predictions, model and, last, the summary: after it the run is finished. Returns its ``concerns``."""
     scale = reading(plan, data.counts).scale
     predictions, steps = after(model, plan, predict(model, data, device, workers, scale))
     tensors = predictions.to_tensors()
@@ -128,9 +129,33 @@ def finish(
     )
     if predictions.train is None:
         summary["train"] = _train_accuracy(tensors["train_predicted"] == data.train.labels, data.train.labels)
+    found = concerns(run.metrics(), summary["train"]["balanced"], data.num_classes)
+    summary["concerns"] = found
     parts = {name: summary[name] for name in ("val", "test") if summary[name]}
     run.add_to_last_row(**{k: {"balanced": v["balanced"], "accuracy": v["accuracy"]} for k, v in parts.items()})
     run.finish(summary)
+    return found
+
+
+def concerns(rows: Sequence[Mapping[str, Any]], train_balanced: float, classes: int) -> list[str]:
+    """What is wrong with a training, one sentence each: a loss that grew, a result that is a guess.
+
+    >>> concerns([{"stage": "train", "loss": 2.0}, {"stage": "train", "loss": 9.0}], 0.1, 10)
+    ['the loss of stage train grew from 2 to 9: a lower --lr may help', 'balanced accuracy on the training data itself
+    is 10.0 %, and guessing has 10.0 %: nothing was learnt']
+    """
+    found = []
+    for stage in dict.fromkeys(row["stage"] for row in rows):
+        losses = [row["loss"] for row in rows if row["stage"] == stage]
+        if losses[-1] > 1.05 * losses[0] > 0:
+            grew = f"the loss of stage {stage} grew from {losses[0]:.4g} to {losses[-1]:.4g}"
+            found.append(f"{grew}: a lower --lr may help")
+    if classes > 1 and train_balanced < 1.1 / classes:
+        found.append(
+            f"balanced accuracy on the training data itself is {100 * train_balanced:.1f} %, and guessing has "
+            f"{100 / classes:.1f} %: nothing was learnt"
+        )
+    return found
 
 
 def _train_accuracy(correct: Tensor, labels: Tensor) -> dict[str, float]:

@@ -157,7 +157,10 @@ def prepare(job: Job) -> Prepared:
     how = _recipe(job, data)
     torch.manual_seed(job.seed)
     options = {k: v for k, v in how.model_options.items() if k != "head"}
-    model = models.build(how.model, data.num_classes, data.input_shape, head=plan.head, **options)
+    head = plan.head_of(how.model)
+    model = models.build(how.model, data.num_classes, data.input_shape, head, how.standardise, **options)
+    if how.standardise:
+        models.fit_standardise(model, data.train.inputs, data.train.labels)
     precision = choose_precision(how.precision, model, device)
     how = how.replace(precision=precision)
     config = {
@@ -197,7 +200,7 @@ def _recipe(job: Job, data: Dataset) -> Recipe:
     if data.kind != "features":
         from ..data.augment import stored_name
 
-        chosen = chosen.replace(augment=stored_name(chosen.augment, data.train))
+        chosen = chosen.replace(augment=stored_name(chosen.augment, data.train), standardise=False)
     return chosen
 
 
@@ -303,7 +306,8 @@ def _lead(
     distributed.leave()
     if signal := stop():
         raise Interrupted(signal)
-    finish(run, ready.model, ready.plan, ready.data, ready.device, job.seed, job.workers)
+    for concern in finish(run, ready.model, ready.plan, ready.data, ready.device, job.seed, job.workers):
+        say(f"warning: {concern}")
 
 
 def _follow(job: Job, ready: Prepared, ranks: Ranks, stop: Callable[[], int]) -> None:

@@ -36,7 +36,9 @@ class Recipe:
         augment: name of the loader's augmentation; ``"auto"`` is what the kind of data calls for.
         precision: ``"fp32"``, ``"bf16"``, or ``"auto"``: bf16 where the network convolves and the processor helps.
         ema: decay of an average of the weights that is evaluated instead of them, or None.
+        standardise: whether features pass a first layer that is fitted to the training data (``models.Standardise``).
         adapts: whether batches get smaller on small data (``for_samples``); no part of a run, whose batch size says it.
+        least_steps: epochs are added on small data until there are so many; no part of a run either.
         attained: what runs in results/ reached with it, in words; a recipe with fields replaced claims nothing.
     """
 
@@ -57,7 +59,9 @@ class Recipe:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     ema: float | None = None
     model_options: Mapping[str, Any] = field(default_factory=dict)
+    standardise: bool = False
     adapts: bool = field(default=False, compare=False)
+    least_steps: int = field(default=0, compare=False)
     attained: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +82,7 @@ class Recipe:
             raise InputError(f"warmup_epochs must not exceed the {self.epochs} epochs, got {self.warmup_epochs:g}")
         if true_or_false("nesterov", self.nesterov) and not self.momentum:
             raise InputError("nesterov needs a momentum above 0, got 0")
+        true_or_false("standardise", self.standardise)
         one_of("schedule", self.schedule, ("step", "cosine"))
         one_of("precision", self.precision, PRECISIONS)
         if not isinstance(self.milestones, (tuple, list)):
@@ -100,6 +105,8 @@ class Recipe:
         """
         data = {name: getattr(self, name) for name in _stored()}
         data["milestones"] = list(self.milestones)
+        if not self.standardise:  # as runs were before there was a choice, so theirs and today's are the same
+            del data["standardise"]
         data["model_options"] = {k: list(v) if isinstance(v, tuple) else v for k, v in self.model_options.items()}
         return data
 
@@ -151,18 +158,26 @@ class Recipe:
         return self.replace(epochs=epochs, warmup_epochs=self.warmup_epochs * ratio, milestones=milestones)
 
     def for_samples(self, n: int) -> Recipe:
-        """The same recipe for a small folder of one's own: batches small enough for eight steps an epoch, not below 16.
+        """The same recipe for small data of one's own: batches small enough for eight steps an epoch, not below 16, and
+        as many epochs as ``least_steps`` need.
 
         Only a recipe that ``adapts`` changes; the others are what they say.
 
         >>> get("photos").for_samples(200).batch_size, get("cifar").for_samples(200).batch_size
         (25, 128)
+        >>> get("features").for_samples(100).epochs
+        42
         """
-        if not self.adapts or n >= 8 * self.batch_size:
+        if not self.adapts:
             return self
-        batch = max(n // 8, 16)
+        batch = min(self.batch_size, max(n // 8 // 2 * 2, 16) if self.least_steps else max(n // 8, 16))
+        if self.least_steps:
+            enough = math.ceil(self.least_steps / max(n // batch, 1))
+            return self.replace(batch_size=batch).with_epochs(max(self.epochs, enough))
         # With fewer samples a step, a step goes less far
-        return self.replace(batch_size=batch, lr=self.lr * batch / self.batch_size)
+        return (
+            self if batch == self.batch_size else self.replace(batch_size=batch, lr=self.lr * batch / self.batch_size)
+        )
 
     def lr_at(self, step: int, steps_per_epoch: int, epochs: int | None = None) -> float:
         """The learning rate of a step (from 0) of a schedule of ``epochs`` (the recipe's own unless given).
@@ -197,6 +212,11 @@ class Recipe:
             else "There is no warm-up.",
             "The last epoch's weights are the result: no epoch is chosen on held-out data.",
         ]
+        if self.standardise:
+            said.append(
+                "Features are shifted and scaled to mean 0 and ‖x‖ ≈ 2 by a first layer of the model, fitted to the "
+                "training data, those that tell classes apart up to three times as much."
+            )
         if self.schedule == "cosine":
             said.append("The cosine goes down to 0 at the last step, without restarts.")
         if self.ema is not None:
@@ -266,8 +286,8 @@ _RECIPES = {
             "logadj 99.8 ± 0.1, ce 99.5 ± 0.3; seconds a run.",
         ),
         Recipe(
-            "features", "mlp", epochs=20, batch_size=256, lr=0.2, warmup_epochs=1.0, weight_decay=5e-4,
-            model_options={"hidden": (256,), "skip": True},
+            "features", "mlp-features", epochs=20, batch_size=256, lr=0.2, warmup_epochs=1.0, weight_decay=5e-4,
+            model_options={"hidden": (256,)}, standardise=True, adapts=True, least_steps=250,
         ),
         # Features again, with an embedding of the network's own: for what is to be learnt about embeddings.
         Recipe(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -35,9 +34,6 @@ from ..probabilities import reading
 from . import inputs, linear, network
 from .display import Display
 from .stopping import EarlyStopping
-
-# As accurate as 600 on small tables, in less than half the time.
-_STEPS = 250
 
 Array = NDArray[Any]
 
@@ -277,10 +273,10 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         seed: int,
         display: Display,
     ) -> None:
-        batch = int(self.batch_size or min(256, max(16, len(train) // 8 // 2 * 2)))
-        epochs = int(self.epochs or max(20, math.ceil(_STEPS / max(len(train) // batch, 1))))
-        recipe = recipes.get("features").with_epochs(epochs)
-        recipe = recipe.replace(batch_size=batch, lr=self.lr, weight_decay=self.weight_decay, precision="fp32")
+        recipe = recipes.get("features").for_samples(len(train))
+        recipe = recipe.set({k: getattr(self, k) for k in ("epochs", "batch_size") if getattr(self, k) is not None})
+        recipe = recipe.replace(lr=self.lr, weight_decay=self.weight_decay, precision="fp32")
+        epochs = recipe.epochs
         if weights is not None:
             for stage in plan.stages:
                 stage.objective.sample_weight = (weights / weights.mean()).float()

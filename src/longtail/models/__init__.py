@@ -8,6 +8,7 @@ the same weights.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from torch import nn
 from .. import plugins
 from ..errors import InputError, one_of, unknown, whole
 from .heads import HEADS, Classifier, CosineHead, LinearHead, make_head
-from .mlp import MLP, mlp
+from .mlp import MLP, FeatureMLP, mlp
 from .resnet import CIFAR_BLOCKS, LARGE_BLOCKS, CifarResNet, ResNet, resnet
 from .standardise import Standardise
 from .weights import load_weights
@@ -33,6 +34,7 @@ __all__ = [
     "Standardise",
     "Wrapped",
     "build",
+    "fit_standardise",
     "load_weights",
     "make_head",
     "names",
@@ -52,12 +54,19 @@ def names() -> list[str]:
     """The models that ``build`` knows; ``package.module:factory`` is understood besides.
 
     >>> names()[:5]
-    ['linear', 'mlp', 'mlp-moons', 'resnet20', 'resnet32']
+    ['linear', 'mlp', 'mlp-features', 'mlp-moons', 'resnet20']
     """
-    return ["linear", "mlp", "mlp-moons", *CIFAR_BLOCKS, *LARGE_BLOCKS]
+    return ["linear", "mlp", "mlp-features", "mlp-moons", *CIFAR_BLOCKS, *LARGE_BLOCKS]
 
 
-def build(name: str, num_classes: int, input_shape: Sequence[int], head: str = "linear", **options: Any) -> nn.Module:
+def build(
+    name: str,
+    num_classes: int,
+    input_shape: Sequence[int],
+    head: str = "linear",
+    standardise: bool = False,
+    **options: Any,
+) -> nn.Module:
     """A freshly initialised model by name.
 
     Args:
@@ -65,8 +74,10 @@ def build(name: str, num_classes: int, input_shape: Sequence[int], head: str = "
             ``input_shape`` where it takes them, and what it returns goes through ``wrap``.
         num_classes: C.
         input_shape: the shape of one input: (3, H, W) for images, (K,) for features. MLPs flatten.
-        head: ``"linear"`` or ``"cosine"``.
-        options: ``hidden``, ``bias``, ``skip`` for "mlp"; anything the factory takes for a factory.
+        head: ``"linear"``, ``"cosine"``, or ``"scaled"`` (cosines times 16).
+        standardise: whether features first pass a ``Standardise``, which ``fit_standardise`` fits to data.
+        options: ``hidden``, ``bias``, ``skip`` for "mlp", ``hidden`` for "mlp-features"; anything the factory takes
+            for a factory.
 
     >>> model = build("mlp", 10, (64,), hidden=(32,))
     >>> model.embedding_size, model.num_classes
@@ -76,13 +87,16 @@ def build(name: str, num_classes: int, input_shape: Sequence[int], head: str = "
     one_of("head", head, HEADS)
     shape = tuple(int(n) for n in input_shape)
     if ":" in name:
-        return _from_factory(name, num_classes, shape, head, options)
+        return _from_factory(name, num_classes, shape, head, options, standardise)
     if name not in names():
         raise unknown("model", name, [*names(), "package.module:factory"])
+    if name == "mlp-features":
+        _check_options(name, options, ("hidden",))
+        return _standardised(FeatureMLP(math.prod(shape), num_classes, head=head, **options), standardise)
     if name in _MLPS:
         allowed = ("hidden", "bias", "skip") if name != "linear" else ()
         _check_options(name, options, allowed)
-        return mlp(num_classes, shape, head, **{**_MLPS[name], **options})
+        return _standardised(mlp(num_classes, shape, head, **{**_MLPS[name], **options}), standardise)
     _check_options(name, options, ())
     if len(shape) != 3:
         raise InputError(
@@ -91,13 +105,33 @@ def build(name: str, num_classes: int, input_shape: Sequence[int], head: str = "
     return resnet(name, num_classes, shape[0], head)
 
 
+def _standardised(network: MLP, standardise: bool) -> MLP:
+    if standardise:
+        network.inputs = Standardise(network.in_features)
+    return network
+
+
+def fit_standardise(model: nn.Module, x: Any, labels: torch.Tensor) -> None:
+    """Fit the model's ``Standardise`` layer to training features (N, K)."""
+    for layer in model.modules():
+        if isinstance(layer, Standardise):
+            layer.load_state_dict(Standardise.fitted(x, labels).state_dict())
+
+
 def _check_options(name: str, options: dict[str, Any], allowed: tuple[str, ...]) -> None:
     for key in options:
         if key not in allowed:
             raise unknown(f"option of model {name}", key, allowed or ("none",))
 
 
-def _from_factory(name: str, num_classes: int, shape: tuple[int, ...], head: str, options: dict[str, Any]) -> nn.Module:
+def _from_factory(
+    name: str,
+    num_classes: int,
+    shape: tuple[int, ...],
+    head: str,
+    options: dict[str, Any],
+    standardise: bool,
+) -> nn.Module:
     factory = plugins.load("model", name)
     given = {"num_classes": num_classes, "input_shape": shape}
     try:
@@ -115,6 +149,10 @@ def _from_factory(name: str, num_classes: int, shape: tuple[int, ...], head: str
         raise InputError(f"model {name!r} failed: {plugins.brief(e)}") from e
     if not isinstance(module, nn.Module):
         raise InputError(f"model {name!r} must return a torch.nn.Module, got {type(module).__name__}")
+    if isinstance(module, MLP):
+        module = _standardised(module, standardise)
+    elif standardise and not isinstance(module, (Classifier, Wrapped)):  # those see to their inputs themselves
+        module = nn.Sequential(Standardise(math.prod(shape)), module)
     model = module if isinstance(module, Classifier) else wrap(module)
     if model.num_classes != num_classes:
         raise InputError(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import whole
 from .heads import Classifier, make_head
+from .standardise import NORM
 
 
 class MLP(Classifier):
@@ -42,6 +43,7 @@ class MLP(Classifier):
             layers += [linear, nn.ReLU()]
         self.inputs: nn.Module = nn.Identity()
         self.layers = nn.Sequential(*layers)
+        self.in_features = inputs
         self.skip = skip and len(hidden) > 0
         self.embedding_size = sizes[-1] + (inputs if self.skip else 0)
         self.head = make_head(head, self.embedding_size, num_classes)
@@ -50,6 +52,20 @@ class MLP(Classifier):
         x = self.inputs(x.flatten(1))
         z: Tensor = self.layers(x)
         return torch.cat((z, x), 1) if self.skip else z
+
+
+class FeatureMLP(MLP):
+    """An MLP for standardised features (‖x‖ ≈ 2), beside its own input: what the estimator and the recipe for features
+    train."""
+
+    def __init__(self, inputs: int, num_classes: int, hidden: Sequence[int] = (256,), head: str = "linear") -> None:
+        super().__init__(inputs, num_classes, hidden, head, skip=True)
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear):
+                # Fan-out, so that hidden layers are as long as the input, however few features it has; and kinks spread
+                # over the data, where with biases of 0 they would all pass through its centre.
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.normal_(layer.bias, std=NORM * math.sqrt(2 / layer.out_features))
 
 
 def mlp(num_classes: int, input_shape: Sequence[int], head: str = "linear", **options: float) -> MLP:

@@ -235,6 +235,7 @@ class Summary:
     tradeoff: dict[str, Numbers | None] = field(default_factory=dict)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     theory: Theory = field(default_factory=Theory)
+    concerns: list[str] = field(default_factory=list)
 
 
 T = TypeVar("T")
