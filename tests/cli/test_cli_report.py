@@ -88,7 +88,7 @@ def test_a_bundle_is_read_as_the_folders_it_was_made_of(tmp_path, longtail):
     assert (code, len(bundle.read_text().splitlines())) == (0, 2)
     assert str(bundle) in out
     assert longtail("report", bundle, "--out", tmp_path / "two")[0] == 0
-    for name in ("results-digits-lt.csv", "claims-digits-lt.csv", "reproduce.csv"):
+    for name in ("results-digits-lt.csv", "per-class-digits-lt.csv", "reproduce.csv"):
         one, two = ((tmp_path / out / "tables" / name).read_text() for out in ("one", "two"))
         assert one == two
     code, _, err = longtail("report", tmp_path / "runs", "--bundle", tmp_path / "all.zip", "--out", tmp_path / "three")
@@ -137,6 +137,7 @@ def test_evaluate_predictions_writes_the_same_page(tmp_path, longtail):
     assert code == 0
     assert out.splitlines()[-1] == str(tmp_path / "page" / "index.html")
     assert "Predictions from theirs.npz, trained elsewhere." in (tmp_path / "page" / "index.html").read_text()
+    assert "--counts" not in (tmp_path / "page" / "index.html").read_text()
     assert list((tmp_path / "page" / "figures").glob("figure2-*.png"))
     assert list((tmp_path / "page" / "figures").glob("figure3-margins-test-*.png"))
     assert not list((tmp_path / "page" / "figures").glob("figure4-*.png"))
@@ -161,6 +162,41 @@ def test_evaluate_warns_of_probabilities_in_place_of_logits(tmp_path, longtail):
     assert len(err.splitlines()) == 1
 
 
+def test_several_files_are_compared_with_one_another_and_with_runs_on_the_same_test_samples(tmp_path, longtail):
+    runs = [bare(make_run(tmp_path / f"ce-{seed}", "ce", seed=seed)) for seed in range(2)]
+    for seed in range(2):
+        made = predictions("logadj", seed=seed).test
+        np.savez(
+            tmp_path / f"theirs-s{seed}.npz",
+            logits=made.logits.numpy(),
+            labels=made.labels.numpy(),
+            counts=np.array(SMALL),
+        )
+    files = [tmp_path / f"theirs-s{seed}.npz" for seed in range(2)]
+    code, out, err = longtail("evaluate", *runs, *files)
+    assert (code, err) == (0, "")
+    assert "points above plain cross-entropy (95 % interval" in out
+    assert out.startswith("Take theirs (")
+    code, out, _ = longtail("report", *runs, *files, "--out", tmp_path / "page")
+    assert code == 0
+    table = (tmp_path / "page" / "tables" / "results-digits-lt.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in table[1:]] == ["CE", "theirs"]
+    code, out, _ = longtail("evaluate", *files)
+    assert (code, "2 seeds" in out or "over 2" in out) == (0, True)
+
+
+def test_limits_of_the_groups_can_be_given(tmp_path, longtail):
+    run = bare(make_run(tmp_path / "run", "ce"))
+    code, out, _ = longtail("evaluate", run, "--groups", "60,30")
+    assert code == 0
+    assert "Head (3 classes)" in out
+    assert "Tail (2 classes)" in out
+    for wrong in ("60", "20,100", "a,b", "-5,1"):
+        code, _, err = longtail("evaluate", run, "--groups", wrong)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "as 100,20" in err
+
+
 def nan(logits):
     spoilt = logits.copy()
     spoilt[3, 1] = np.nan
@@ -177,8 +213,8 @@ def test_evaluate_refuses_what_is_wrong(tmp_path, longtail):
         "99": [foreign(tmp_path / "b.npz", labels=bad_labels)],
         "no training counts": [foreign(tmp_path / "c.npz", **bare_arrays)],
         "does not exist": [tmp_path / "nowhere.npz"],
-        "not a run": [tmp_path],
-        "arrays are read from .npz": [_text(tmp_path / "d.csv")],
+        "it is not a run": [tmp_path],
+        "read from .safetensors, .npz": [_text(tmp_path / "d.csv")],
         "--counts is for files": [make_run(tmp_path / "run", "ce"), "--counts", "1,2"],
         "classes": [foreign(tmp_path / "e.npz"), "--counts", "1,2"],
         "f.npz: there are no samples": [

@@ -4,7 +4,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from longtail.report import figures, style
+from longtail.report import figures, overview, style
 
 RNG = np.random.default_rng(0)
 METHODS = ("CE", "LogAdj", "ELM")
@@ -28,7 +28,9 @@ def all_figures():
     yield figures.margin_cdfs(CURVES, split="train")
     yield figures.sensitivity({"λ": {"values": [0, 0.01, 0.1], "accuracy": [0.4, 0.5, 0.3], "std": [None, 0.01, 0.02]}})
     curve = {"tau": [-1.0, 0.0, 1.0], "head": [0.9, 0.7, 0.4], "tail": [0.1, 0.2, 0.3]}
-    yield figures.tradeoff({"CE": curve, "ELM": curve}, "tail")
+    yield overview.tradeoff({"CE": curve, "ELM": curve}, "tail")
+    yield overview.class_accuracy([500, 50, 5], {"CE": [0.9, 0.5, None], "ELM": [0.8, 0.6, 0.4]}, (100, 20))
+    yield overview.training_curves({"CE": [2.0, 1.0], "ELM": [2.0]})
 
 
 def test_every_figure_has_axes_with_names_and_leaves_the_settings_alone():
@@ -65,11 +67,33 @@ def test_an_empty_group_says_no_classes_and_has_no_bar():
     assert all(len(container) == 3 for container in figure.axes[0].containers)
 
 
-def test_whiskers_are_the_standard_deviations():
+def test_whiskers_are_as_long_as_given_and_end_at_the_top():
     std = {m: {"all": 0.02, "head": 0.0, "torso": None, "tail": None} for m in METHODS}
-    ax = figures.group_accuracy(ACCURACY, {"head": 2, "torso": 1, "tail": 0}, std=std).axes[0]
+    ax = figures.group_accuracy(ACCURACY, {"head": 2, "torso": 1, "tail": 0}, whiskers=std).axes[0]
     spans = [np.diff(path.vertices[:, 1])[0] for c in ax.collections for path in c.get_paths()]
     assert spans == pytest.approx([4.0] * 3)
+    full = {"CE": {"head": 1.0}}
+    ax = figures.group_accuracy(full, {"head": 2, "torso": 1, "tail": 0}, whiskers={"CE": {"head": 0.1}}).axes[0]
+    assert ax.collections[0].get_paths()[0].vertices[:, 1].tolist() == [90.0, 100.0]
+
+
+def test_the_accuracy_by_class_runs_from_head_to_tail_and_shades_the_groups():
+    ax = overview.class_accuracy([5, 500, 50, 0], {"CE": [0.4, 0.9, None, 0.1]}, (100, 20)).axes[0]
+    (line,) = [line for line in ax.lines if line.get_label() == "CE"]
+    assert line.get_xdata().tolist() == [0.5, 5, 500]  # a class that was not tested has no point
+    assert line.get_ydata().tolist() == pytest.approx([10, 40, 90])
+    left, right = ax.get_xlim()
+    assert left > 500
+    assert right < 0.5
+    assert {t.get_text() for t in ax.texts} == {"head", "torso", "tail"}
+
+
+def test_of_many_classes_the_line_is_a_mean_over_neighbours():
+    sizes = list(range(1, 101))
+    ax = overview.class_accuracy(sizes, {"CE": [n / 100 for n in sizes]}, (100, 20)).axes[0]
+    (line,) = [line for line in ax.lines if line.get_label() == "CE"]
+    assert line.get_ydata()[0] == pytest.approx(np.mean(sizes[:12]))
+    assert len(ax.collections[-1].get_offsets()) == 100
 
 
 def test_densities_integrate_to_one_and_reflect_at_zero():

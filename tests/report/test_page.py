@@ -14,6 +14,7 @@ import pytest
 from fake_runs import edit, make_run
 from longtail.errors import InputError
 from longtail.report import page as report
+from longtail.runs.read import find
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
@@ -59,7 +60,7 @@ def test_the_page_needs_nothing_from_anywhere(made):
     found = Addresses(page)
     assert found.sources
     assert all(source.startswith("data:") for source in found.sources)
-    assert all(link.startswith(("#", "figures/")) for link in found.links)
+    assert all(link.startswith(("#", "figures/", "tables/")) for link in found.links)
     assert "default-src 'none'" in unescape(page)
     pictures = [base64.b64decode(s.split(",", 1)[1]) for s in found.sources if s.startswith("data:image/png")]
     assert len(pictures) == page.count("<figure>")
@@ -80,28 +81,51 @@ def test_names_are_escaped(made):
     assert Addresses(page).tags.count("script") == 1
 
 
-def test_every_part_is_on_the_page(made):
+def test_every_part_is_on_the_page_in_the_order_of_somebody_s_questions(made):
     out, page = made
-    for words in (
-        "Results on digits-lt", "The paper's claims on digits-lt", "Breakdown by head, torso and tail",
-        "Embeddings and margins", "Commonest mistakes", "Anchors with a positive", "Theory check", "Every class",
-        "Table 1", "What was run", "How to reproduce", "was skipped: it is not finished", "Left out", "no classes",
-        "not run",
-    ):  # fmt: skip
-        assert words in unescape(page), words
+    words = (
+        "Take ", "Test accuracy of every class on digits-lt", "Head, torso and tail", "Results on digits-lt",
+        "Head against tail", "Training", "Where it fails", "What next", "Laboratory",
+        "Breakdown by head, torso and tail", "Every class", "Commonest mistakes", "Embeddings and margins", "Anchors with a positive", "Theory check",
+        "What was run", "How to reproduce", "was skipped: it is not finished",
+    )  # fmt: skip
+    text = unescape(page[page.index("<main") :])
+    places = [text.index(word) for word in words]
+    assert places == sorted(places), [word for word, next_ in zip(words, sorted(places)) if text.index(word) != next_]
+    assert "The paper's claims" not in text  # the data are not the paper's
+    assert "not shown: the data are not where they were" in text or "have changed" in text
     names = {p.name for p in (out / "figures").iterdir()}
-    for stem in ("figure2-groups-digits-lt", "figure3-margins-test-digits-lt", "figure3-margins-train-digits-lt",
-                 "figure4-dmax-digits-lt", "figure5-tsne-digits-lt", "figure6-margin-cdfs-test-digits-lt",
-                 "figure1-embeddings-planar"):  # fmt: skip
+    for stem in ("classes-digits-lt", "tradeoff-digits-lt", "training-digits-lt", "figure2-groups-digits-lt",
+                 "figure3-margins-test-digits-lt", "figure4-dmax-digits-lt", "figure5-tsne-digits-lt",
+                 "figure6-margin-cdfs-test-digits-lt", "figure1-embeddings-planar"):  # fmt: skip
         assert {f"{stem}.{kind}" for kind in ("png", "svg", "pdf")} <= names
     assert page.count("<figure>") == len([n for n in names if n.endswith(".png")])
     slugs = {p.stem for p in (out / "tables").glob("*.md")}
     assert slugs == {p.stem for p in (out / "tables").glob("*.csv")} == {p.stem for p in (out / "tables").glob("*.tex")}
+    assert {"results-digits-lt", "worst-digits-lt", "per-class-digits-lt", "runs", "reproduce"} <= slugs
     text = (out / "report.md").read_text()
     assert "## digits-lt" in text
     for name in re.findall(r"\]\((figures/[^)]+)\)", text):
         assert (out / name).is_file()
-    assert {"results-digits-lt", "claims-digits-lt", "per-class-digits-lt", "table1", "runs", "reproduce"} <= slugs
+
+
+def test_every_picture_has_an_alternative_text_and_every_control_a_name(made):
+    _, page = made
+    assert len(re.findall(r"<img [^>]*alt=\"[^\"]{10,}", page)) == page.count("<img ")
+    for button in re.findall(r"<button[^>]*>(.*?)</button>", page, re.S):
+        assert button.strip()
+    assert '<html lang="en">' in page
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_the_page_stays_small_and_the_papers_claims_come_if_asked(tmp_path):
+    for method in ("ce", "logadj", "elm"):
+        for seed in range(5):
+            make_run(tmp_path / "runs" / f"{method}-{seed}", method, seed=seed)
+    made = report.make(find([tmp_path / "runs"]), paper_claims=True)
+    assert {"claims-digits-lt", "table1", "coverage"} <= {table.slug for table in made.tables}
+    assert report.write(made, tmp_path / "out").stat().st_size < 2_000_000
 
 
 def test_one_bare_run_is_enough_and_the_page_is_reproducible(tmp_path):
@@ -113,13 +137,14 @@ def test_one_bare_run_is_enough_and_the_page_is_reproducible(tmp_path):
     })  # fmt: skip
     first, second = (report.build([run], tmp_path / name).read_text() for name in ("a", "b"))
     assert first == second
-    assert [p.name for p in (tmp_path / "a" / "figures").glob("*.png")] == ["figure2-groups-digits-lt.png"]
+    drawn = ["classes-digits-lt.png", "figure2-groups-digits-lt.png", "training-digits-lt.png"]
+    assert sorted(p.name for p in (tmp_path / "a" / "figures").glob("*.png")) == drawn
     assert "1 run of 1 configuration" in first
     (tmp_path / "a" / "figures" / "figure5-tsne-old.png").write_text("of an earlier report")
     (tmp_path / "a" / "figures" / "mine.png").write_text("somebody's own")
     report.build([run], tmp_path / "a")
     left = sorted(p.name for p in (tmp_path / "a" / "figures").glob("*.png"))
-    assert left == ["figure2-groups-digits-lt.png", "mine.png"]
+    assert left == sorted([*drawn, "mine.png"])
 
 
 def test_out_must_be_a_folder(tmp_path):
@@ -142,26 +167,38 @@ def browse(page: Path, profile: Path, *extra: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+def run_in_browser(page: str, folder: Path, probe: str, *extra: str) -> tuple[dict, str]:
+    """What a script finds on the page (it sets ``found``), and what the browser logged."""
+    copy = folder / "index.html"
+    script = f"<script>let found; {probe}; document.title = JSON.stringify(found);</script></body>"
+    copy.write_text(page.replace("</body>", script), encoding="utf-8")
+    dom, messages = browse(copy, folder / "profile", *extra)
+    return json.loads(unescape(re.search(r"<title>(.*?)</title>", dom, re.S)[1])), messages
+
+
 @pytest.mark.browser
 @needs_browser
-def test_in_a_browser_the_sort_works_without_errors_or_requests(made, tmp_path):
+def test_in_a_browser_tables_sort_and_sections_open_without_errors_or_requests(made, tmp_path):
     _, page = made
-    probe = """<script>
+    probe = """
     const log = [];
     const table = document.getElementById("per-class-digits-lt");
     const column = (i) => [...table.tBodies[0].rows].map((row) => row.cells[i].textContent);
     const click = (i) => table.tHead.rows[0].cells[i].querySelector("button").click();
     for (const i of [2, 2, 1, 4]) { click(i); log.push(column(i)); }
-    const state = [...table.tHead.rows[0].cells].map((cell) => cell.getAttribute("aria-sort"));
-    const broken = [...document.images].filter((image) => !image.complete || !image.naturalWidth).length;
-    const fetched = performance.getEntriesByType("resource").map((entry) => entry.name.slice(0, 99));
-    document.title = JSON.stringify({ log, state, broken, images: document.images.length, fetched });
-    </script></body>"""
-    copy = tmp_path / "index.html"
-    copy.write_text(page.replace("</body>", probe), encoding="utf-8")
+    const closed = table.closest("details").open;
+    location.hash = "#section-per-class-digits-lt";
+    dispatchEvent(new Event("hashchange"));
+    found = {
+      log, closed, opened: table.closest("details").open,
+      state: [...table.tHead.rows[0].cells].map((cell) => cell.getAttribute("aria-sort")),
+      broken: [...document.images].filter((image) => !image.complete || !image.naturalWidth).length,
+      images: document.images.length,
+      copied: document.querySelector("button.copy[data-copy]").dataset.copy.split("\\n")[0],
+      fetched: performance.getEntriesByType("resource").map((entry) => entry.name.slice(0, 99)),
+    }"""
     netlog = tmp_path / "net.json"
-    dom, messages = browse(copy, tmp_path / "profile", f"--log-net-log={netlog}")
-    found = json.loads(unescape(re.search(r"<title>(.*?)</title>", dom, re.S)[1]))
+    found, messages = run_in_browser(page, tmp_path, probe, f"--log-net-log={netlog}")
     ascending, descending, names, accuracies = found["log"]
     assert ascending == ["6", "12", "30", "60", "120", "200"]
     assert descending == ascending[::-1]
@@ -170,6 +207,8 @@ def test_in_a_browser_the_sort_works_without_errors_or_requests(made, tmp_path):
     assert values == sorted(values)
     assert found["state"][4] == "ascending"
     assert found["state"].count("none") == len(found["state"]) - 1
+    assert (found["closed"], found["opened"]) == (False, True)
+    assert found["copied"].startswith("Method,")
     assert found["broken"] == 0
     assert found["images"] == page.count("<figure>")
     assert [name for name in found["fetched"] if not name.startswith("data:")] == []
@@ -177,6 +216,28 @@ def test_in_a_browser_the_sort_works_without_errors_or_requests(made, tmp_path):
     # the browser asks its maker for the time of its own accord; nobody else is asked for anything
     hosts = set(re.findall(r'"url":"(?:https?|wss?|ftp)://([^/"]*)', netlog.read_text(errors="replace")))
     assert {host for host in hosts if not host.endswith((".google.com", ".googleapis.com", ".gvt1.com"))} == set()
+
+
+@pytest.mark.browser
+@needs_browser
+@pytest.mark.parametrize("size", ["390,800", "1280,800"])
+def test_the_first_screen_holds_the_answer_and_nothing_is_wider_than_the_screen(size, made, tmp_path):
+    _, page = made
+    probe = """
+    for (const details of document.querySelectorAll("main details")) details.open = true;
+    const wide = [...document.querySelectorAll("main *")].filter((e) => !e.closest(".scroll"))
+      .filter((e) => e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + " " + e.className);
+    const bottom = (selector) => document.querySelector(selector).getBoundingClientRect().bottom;
+    found = { wide, page: document.documentElement.scrollWidth, width: innerWidth, height: innerHeight,
+              said: bottom(".said"), shown: bottom(".shown img"),
+              contents: document.querySelector(".contents").open }"""
+    found, _ = run_in_browser(page, tmp_path, probe, f"--window-size={size}", "--hide-scrollbars")
+    assert found["wide"] == []
+    assert found["page"] <= found["width"]
+    assert found["said"] <= 800
+    if size.startswith("1280"):
+        assert found["shown"] <= 800
+    assert found["contents"] == size.startswith("1280")
 
 
 @pytest.mark.browser

@@ -1,64 +1,86 @@
-"""How far apart two groups of runs are, with an interval which says what the test set and the seeds allow to say."""
+"""How far apart two groups of runs are, with an interval which says what the test set and the seeds allow to say.
+
+A difference of two means is uncertain for several reasons, each a standard error with its degrees of freedom: which
+test samples there are, what chance did in training (the spread of seeds), and for numbers by class which classes.
+Nothing is decided without a known spread of seeds on both sides: one seed gives an estimate.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
 from ..errors import InputError
 from ..runs.read import Run, circumstances
-from .grouping import DataSet, Group
+from ..runs.schema import Numbers
+from .grouping import DataSet, Group, Parts
 from .table import Stat
 
-Z95 = 1.959964
+ONE_SEED = "one seed: undecided"
+LEVEL = 0.05
 MOST_SEEDS = 5  # of more, a table says only how many agree
+Value = Callable[[Run], float | None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One reason why a difference is uncertain: a standard error, and the degrees of freedom it is known with."""
+
+    error: float
+    freedom: float = math.inf
 
 
 @dataclass(frozen=True)
 class Difference:
-    """First minus second, with a 95 % interval (None where nothing is known of it).
+    """First minus second; ``by_seed`` is that of each seed that both have, ``how`` says what the interval covers.
 
-    ``by_seed`` is the difference of each pair of seeds; ``how`` says where the interval comes from.
+    ``seeds`` is the smaller number of seeds that the two sides have.
     """
 
     value: float
-    low: float | None
-    high: float | None
+    sources: tuple[Source, ...]
     by_seed: tuple[float, ...]
+    seeds: int
     how: str
 
-    @property
-    def seeds(self) -> int:
-        return len(self.by_seed)
+    def half_width(self, level: float = LEVEL) -> float:
+        """Half of the interval that misses the truth in a share ``level`` of cases; 0 where no source is known."""
+        from scipy import stats  # takes long to import
+
+        return math.hypot(*(float(stats.t.isf(level / 2, s.freedom)) * s.error for s in self.sources))
 
     @property
-    def ahead(self) -> int:
-        """How many seeds have the sign of the whole."""
-        sign = math.copysign(1.0, self.value)
-        return sum(d * sign > 0 for d in self.by_seed)
+    def interval(self) -> tuple[float, float] | None:
+        half = self.half_width()
+        return (self.value - half, self.value + half) if self.sources else None
 
     @property
-    def verdict(self) -> str:
-        """Whether the first is above the second: confirmed, contradicted or undecided; said only as far as it goes."""
-        if self.low is None or self.high is None:
-            decided = self.seeds > 1 and self.ahead == self.seeds
-        else:
-            decided = (self.low > 0 or self.high < 0) and self.ahead == self.seeds
-        if not decided:
+    def p(self) -> float | None:
+        """The smallest level at which the interval is without 0; None with one seed, where nothing is decided."""
+        if self.seeds < 2 or not self.sources:
+            return None
+        if self.value == 0:
+            return 1.0
+        low, high = 1e-12, 1.0
+        if self.half_width(low) < abs(self.value):
+            return low
+        for _ in range(60):  # the half-width falls as the level rises
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self.half_width(middle) > abs(self.value) else (low, middle)
+        return high
+
+    def verdict(self, p: float | None = None) -> str:
+        """Whether the first is above the second; ``p`` replaces its own where several are tested."""
+        own = self.p
+        if own is None:
+            return ONE_SEED
+        if (own if p is None else p) > LEVEL:
             return "undecided"
-        word = "confirmed" if self.value > 0 else "contradicted"
-        return word if self.seeds > 1 else f"{word} (one seed)"
-
-    def widened(self, spread: float | None) -> Difference:
-        """With an interval that also covers ``spread``, half of the interval which training alone would have."""
-        if spread is None:
-            return self
-        low, high = (0.0 if end is None else abs(end - self.value) for end in (self.low, self.high))
-        ends = self.value - math.hypot(low, spread), self.value + math.hypot(high, spread)
-        return Difference(self.value, *ends, self.by_seed, f"{self.how}; spread of seeds included")
+        return "confirmed" if self.value > 0 else "contradicted"
 
     def points(self) -> str:
         """As percentage points."""
@@ -66,13 +88,152 @@ class Difference:
 
     def text(self, scale: float = 1.0, unit: str = "", digits: int = 2) -> str:
         said = f"{scale * self.value:+.{digits}f}{unit}"
-        if self.low is not None and self.high is not None:
-            said += f" [{scale * self.low:+.{digits}f}, {scale * self.high:+.{digits}f}]"
-        if self.seeds < 2:
+        if self.interval is not None:
+            low, high = self.interval
+            said += f" [{scale * low:+.{digits}f}, {scale * high:+.{digits}f}]"
+        if len(self.by_seed) < 2:
             return said
-        if self.seeds > MOST_SEEDS:
-            return f"{said}, same sign in {self.ahead} of {self.seeds} seeds"
+        if len(self.by_seed) > MOST_SEEDS:
+            ahead = sum(d * self.value > 0 for d in self.by_seed)
+            return f"{said}, same sign in {ahead} of {len(self.by_seed)} seeds"
         return f"{said}, by seed {', '.join(f'{scale * d:+.{digits}f}' for d in self.by_seed)}"
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down: values such that a verdict at 5 % on each leaves a chance of 5 % of any false one.
+
+    >>> holm([0.01, None, 0.04, 0.03])
+    [0.03, None, 0.06, 0.06]
+    """
+    adjusted = list(values)
+    known = sorted((p, i) for i, p in enumerate(values) if p is not None)
+    highest = 0.0
+    for rank, (p, i) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * p))
+        adjusted[i] = highest
+    return adjusted
+
+
+def seed_source(first: Sequence[float], second: Sequence[float]) -> Source | None:
+    """What the spread of independent seeds does to a difference of means (Welch); None where a side has one seed.
+
+    Welch's degrees of freedom are rounded down, and at most the smaller number of seeds (one where that is two): with
+    so few seeds the formula is too sure of itself where one side varies more.
+    """
+    fewest = min(len(first), len(second))
+    if fewest < 2:
+        return None
+    parts = [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in (first, second)]
+    whole = math.fsum(v for v, _ in parts)
+    cap = fewest if fewest > 2 else 1
+    freedom = cap if whole == 0 else min(math.floor(whole**2 / math.fsum(v**2 / n for v, n in parts)), cap)
+    return Source(math.sqrt(whole), max(freedom, 1))
+
+
+def paired_source(gaps: Sequence[float]) -> Source | None:
+    """The same for pairs that are not independent, from their differences; None for one pair."""
+    if len(gaps) < 2:
+        return None
+    return Source(float(np.std(gaps, ddof=1)) / math.sqrt(len(gaps)), len(gaps) - 1)
+
+
+def training_of(group: Group) -> str:
+    """What was trained: configurations of one name here share a training run, seed by seed, and are not independent.
+
+    τ-normalisation, new heads and multi-stage DRO-LT begin with cross-entropy; ELM with λ = 0 is LogAdj.
+    """
+    if group.method in ("tau-norm", "crt", "lws", "dro-lt-multistage"):
+        return "ce"
+    if group.method == "elm" and set(group.changed) == {"lam"} and group.changed["lam"] == 0:
+        return "logadj"
+    knobs = ", ".join(f"{k}={v}" for k, v in sorted(group.changed.items()))
+    return f"{group.method} {knobs}".strip()
+
+
+def over_seeds(first: Group, second: Group, value: Value, how: str) -> Difference | None:
+    """Difference of any one number of a run, with the spread of seeds; None where a run lacks it."""
+    ours, theirs = ([value(run) for run in group.runs] for group in (first, second))
+    a, b = [v for v in ours if v is not None], [v for v in theirs if v is not None]
+    if len(a) < len(ours) or len(b) < len(theirs):
+        return None
+    pairs = [(value(one), value(two)) for one, two in same_seeds(first, second)]
+    gaps = tuple(x - y for x, y in pairs if x is not None and y is not None)
+    if gaps and training_of(first) == training_of(second):
+        source, middle, seeds = paired_source(gaps), math.fsum(gaps) / len(gaps), len(gaps)
+        spread = "the spread of the seeds that both have (they share training)"
+    else:
+        source, seeds = seed_source(a, b), min(len(a), len(b))
+        middle = math.fsum(a) / len(a) - math.fsum(b) / len(b)
+        spread = "the spread of seeds"
+    if source is None:
+        return Difference(middle, (), gaps, seeds, how)
+    return Difference(middle, (source,), gaps, seeds, f"{how}; {spread} included")
+
+
+def same_seeds(first: Group, second: Group) -> list[tuple[Run, Run]]:
+    """Runs of the same seed."""
+    theirs = {run.seed: run for run in second.runs}
+    return [(run, theirs[run.seed]) for run in first.runs if run.seed is not None and run.seed in theirs]
+
+
+def with_source(difference: Difference | None, error: float | None, freedom: float = math.inf) -> Difference | None:
+    """A difference that is uncertain for one more reason."""
+    if difference is None or error is None:
+        return difference
+    return replace(difference, sources=(*difference.sources, Source(error, freedom)))
+
+
+def accuracy_difference(first: Group, second: Group, part: str = "balanced") -> Difference | None:
+    """Test accuracy of the first minus the second: ``part`` is ``"balanced"`` or a group; None where it has no classes.
+
+    Where both tested the same samples and kept which were right, the error over test samples is that of the paired
+    comparison; else it comes from the class accuracies as if the two were independent, which is wider.
+    """
+    error = _paired_error(first, second, part)
+    how = "unpaired, from class accuracies" if error is None else "paired over test samples"
+    found = over_seeds(first, second, lambda run: accuracy_of(first.parts, run, part), how)
+    return with_source(found, _unpaired_error(first, second, part) if error is None else error)
+
+
+def accuracy_error(group: Group, part: str = "balanced") -> float | None:
+    """Half of the 95 % interval of a group's mean accuracy, over test samples and, where there are several, seeds."""
+    test = _class_error(group, part)
+    of_seeds = paired_source([v for run in group.runs if (v := accuracy_of(group.parts, run, part)) is not None])
+    sources = ([] if of_seeds is None else [of_seeds]) + ([] if test is None else [Source(test)])
+    return Difference(0.0, tuple(sources), (), len(group.runs), "").half_width() if sources else None
+
+
+def rate_difference(first: Group, second: Group, value: Value, size: float, how: str) -> Difference | None:
+    """Difference of a share of ``size`` test samples: binomial, as if the two were independent, and seeds' spread."""
+    rates = [v for group in (first, second) if (v := value(group.first)) is not None]
+    if size < 1:
+        return None
+    return with_source(over_seeds(first, second, value, how), math.sqrt(math.fsum(p * (1 - p) for p in rates) / size))
+
+
+def class_difference(
+    first: Group, second: Group, values: Callable[[Run], Numbers | None], classes: np.ndarray, how: str
+) -> tuple[Difference, np.ndarray] | None:
+    """Difference of a number by class, mean over the given ``classes`` that have it in every run, and that by class.
+
+    None where a run has none, or fewer than two classes are left.
+    """
+    rows = [[values(run) for run in group.runs] for group in (first, second)]
+    if any(row is None for side in rows for row in side):
+        return None
+    sides = [np.asarray(side, dtype=float) for side in rows]  # (seeds, classes); None becomes NaN
+    known = classes & ~np.isnan(np.concatenate(sides)).any(0)
+    if known.sum() < 2:
+        return None
+
+    def mean(run: Run) -> float | None:
+        row = values(run)
+        return None if row is None else float(np.asarray(row, dtype=float)[known].mean())
+
+    gaps = (sides[0].mean(0) - sides[1].mean(0))[known]
+    found = over_seeds(first, second, mean, how)
+    spread = with_source(found, float(gaps.std(ddof=1)) / math.sqrt(gaps.size), gaps.size - 1)
+    return None if spread is None else (spread, gaps)
 
 
 def pair(data: DataSet, first: str, second: str) -> tuple[Group, Group] | str:
@@ -93,107 +254,53 @@ def partner(group: Group, others: list[Group]) -> Group | None:
     return next((g for g in others if circumstances(g.first) == mine), None)
 
 
-def pooled(stats: Iterable[Stat | None]) -> tuple[float, int] | None:
-    """The standard deviation within groups of seeds and its degrees of freedom; None where no group has two."""
-    known = [(s.std, s.n - 1) for s in stats if s is not None and s.std is not None]
-    freedom = sum(n for _, n in known)
-    return (math.sqrt(math.fsum(n * std**2 for std, n in known) / freedom), freedom) if freedom else None
+def typical_spread(groups: Iterable[Group]) -> tuple[float, int] | None:
+    """The standard deviation of balanced accuracy between seeds, and of how many configurations it is; None without.
 
-
-def spread_of_training(
-    data: DataSet, first: Group, second: Group, value: Callable[[Run], float | None]
-) -> float | None:
-    """How far apart training alone may put the means of two groups, 95 %; None where no configuration has two seeds.
-
-    The spread of seeds is pooled over the configurations under the same circumstances. Runs count as independent: one
-    seed begins two methods alike, and after some epochs that is not seen any more.
+    Configurations that share training count once. Those that vary more than thrice the median or less than a third of
+    it (collapsed, or wild) do not join.
     """
-    from scipy import stats  # takes long to import
-
-    here = circumstances(first.first)
-    found = pooled(group.stat(value) for group in data.groups if circumstances(group.first) == here)
-    if found is None:
+    by_training: dict[str, Stat] = {}
+    for group in groups:
+        if group.balanced.std is not None:
+            by_training.setdefault(training_of(group), group.balanced)
+    stats = list(by_training.values())
+    middle = median([s.std or 0.0 for s in stats]) if stats else 0.0
+    kept = [s for s in stats if s.std is not None and middle / 3 <= s.std <= 3 * middle]
+    if not kept:
         return None
-    return float(stats.t.ppf(0.975, found[1])) * found[0] * math.sqrt(2 / len(paired_runs(first, second)))
+    freedom = sum(s.n - 1 for s in kept)
+    return math.sqrt(math.fsum((s.n - 1) * (s.std or 0.0) ** 2 for s in kept) / freedom), len(kept)
 
 
-def accuracy_difference(first: Group, second: Group, part: str = "balanced") -> Difference | None:
-    """Test accuracy of the first minus the second: ``part`` is ``"balanced"`` or a group; None where it has no classes.
+def accuracy_of(parts: Parts, run: Run, part: str) -> float | None:
+    return run.balanced if part == "balanced" else parts.accuracy(run, part)
 
-    Where both tested the same samples and kept which were right, the interval is that of the paired comparison; else it
-    comes from the class accuracies as if the two were independent, which is wider.
-    """
-    per_seed = _seed_differences(first, second, lambda run: accuracy_of(run, part))
-    if per_seed is None:
+
+def _members(group: Group, part: str) -> list[int]:
+    counts = group.first.counts
+    return list(range(counts.num_classes)) if part == "balanced" else group.parts.classes(counts)[part]
+
+
+def _paired_error(first: Group, second: Group, part: str) -> float | None:
+    """The error over test samples, where every run kept which of the same test samples were right."""
+    runs = [*first.runs, *second.runs]
+    kept = [found for run in runs if (found := right_and_labels(run)) is not None]
+    prints = {run.fingerprint for run in runs}
+    if len(kept) < len(runs) or len(prints) > 1 or prints == {""}:
         return None
-    paired = _paired_interval(first, second, part)
-    if paired is not None:
-        return Difference(*paired, tuple(per_seed), "paired over test samples")
-    value = float(np.mean(per_seed))
-    half = _unpaired_half_width(first, second, part)
-    low, high = (None, None) if half is None else (value - half, value + half)
-    return Difference(value, low, high, tuple(per_seed), "unpaired, from class accuracies")
-
-
-def _paired_interval(first: Group, second: Group, part: str) -> tuple[float, float, float] | None:
-    """The paired comparison, where every run kept which of the same test samples were right."""
-    from ..evaluate import accuracy
-
-    runs = paired_runs(first, second)
-    kept = [_kept(run) for both in runs for run in both]
-    known = [k for k in kept if k is not None]
-    prints = {run.fingerprint for both in runs for run in both}
-    if len(known) < len(kept) or len(prints) > 1 or prints == {""}:
+    labels = kept[0][1]
+    if any(not np.array_equal(labels, other) for _, other in kept):
         return None
-    labels = known[0][1]
-    if any(not np.array_equal(labels, other) for _, other in known):
-        return None
-    one, two = np.stack([c for c, _ in known[::2]]), np.stack([c for c, _ in known[1::2]])
-    interval = accuracy.compare(one, two, labels, first.first.counts).difference[part]
-    return None if interval is None else (interval.value, interval.low, interval.high)
+    one, two = (np.stack([right for right, _ in side]) for side in (kept[: len(first.runs)], kept[len(first.runs) :]))
+    gaps = one.mean(0) - two.mean(0)
+    by_class = [gaps[labels == c] for c in _members(first, part)]
+    tested = [d for d in by_class if d.size]
+    variance = math.fsum(float(d.var(ddof=min(d.size - 1, 1))) / d.size for d in tested)
+    return math.sqrt(variance) / len(tested) if tested else None
 
 
-def value_difference(first: Group, second: Group, value: Callable[[Run], float | None]) -> Difference | None:
-    """Difference of any one number of a run: no interval, the seeds are all that is known."""
-    per_seed = _seed_differences(first, second, value)
-    if per_seed is None:
-        return None
-    return Difference(float(np.mean(per_seed)), None, None, tuple(per_seed), "mean over seeds")
-
-
-def rate_difference(
-    data: DataSet, first: Group, second: Group, value: Callable[[Run], float | None], size: float, how: str
-) -> Difference | None:
-    """Difference of a share of ``size`` test samples: binomial, as if the two were independent, and seeds' spread."""
-    found = value_difference(first, second, value)
-    if found is None or size < 1:
-        return None
-    rates = [v for group in (first, second) if (v := value(group.first)) is not None]
-    half = Z95 * math.sqrt(math.fsum(p * (1 - p) for p in rates) / size)
-    low, high = found.value - half, found.value + half
-    return Difference(found.value, low, high, found.by_seed, how).widened(
-        spread_of_training(data, first, second, value)
-    )
-
-
-def _seed_differences(first: Group, second: Group, value: Callable[[Run], float | None]) -> list[float] | None:
-    pairs = [(value(a), value(b)) for a, b in paired_runs(first, second)]
-    known = [a - b for a, b in pairs if a is not None and b is not None]
-    return known if known and len(known) == len(pairs) else None
-
-
-def paired_runs(first: Group, second: Group) -> list[tuple[Run, Run]]:
-    """Runs of the same seed; without any, the first of each."""
-    theirs = {run.seed: run for run in second.runs}
-    same = [(run, theirs[run.seed]) for run in first.runs if run.seed is not None and run.seed in theirs]
-    return same or [(first.first, second.first)]
-
-
-def accuracy_of(run: Run, part: str) -> float | None:
-    return run.balanced if part == "balanced" else run.group_accuracy(part)
-
-
-def _kept(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
+def right_and_labels(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
     """Which test samples were right, and the test labels, in test order; None where the summary did not keep them."""
     from ..evaluate import packing
 
@@ -206,27 +313,20 @@ def _kept(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
         return None
 
 
-def _class_weights(run: Run, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Recall, sample size and weight in the mean of every class that counts."""
-    recall, sizes = run.summary.test.per_class, run.summary.test.per_class_n
-    if sizes is None:
-        return None
-    members = range(len(recall)) if part == "balanced" else run.counts.groups()[part].tolist()
-    kept = [(r, sizes[c]) for c in members if (r := recall[c]) is not None and sizes[c] > 0]
-    if not kept:
-        return None
-    p, n = np.asarray([r for r, _ in kept], dtype=float), np.asarray([size for _, size in kept], dtype=float)
-    return p, n, np.full(len(kept), 1 / len(kept))
+def _unpaired_error(first: Group, second: Group, part: str) -> float | None:
+    errors = [_class_error(group, part) for group in (first, second)]
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) if len(known) == 2 else None
 
 
-def _unpaired_half_width(first: Group, second: Group, part: str) -> float | None:
-    variance = 0.0
-    for group in (first, second):
-        known = _class_weights(group.first, part)
-        if known is None:
-            return None
-        p, n, weight = known
-        # (hits + 1)/(n + 2) keeps a class that was always right or always wrong from counting as certain
-        q = (p * n + 1) / (n + 2)
-        variance += float((weight**2 * q * (1 - q) / n).sum())
-    return Z95 * math.sqrt(variance)
+def _class_error(group: Group, part: str) -> float | None:
+    """The error of a group's accuracy over test samples, from its class accuracies."""
+    test = group.first.summary.test
+    if test.per_class_n is None:
+        return None
+    kept = [
+        (r, n) for c in _members(group, part) if (r := test.per_class[c]) is not None and (n := test.per_class_n[c])
+    ]
+    # (hits + 1)/(n + 2) keeps a class that was always right or always wrong from counting as certain
+    shares = [((p * n + 1) / (n + 2), n) for p, n in kept]
+    return math.sqrt(math.fsum(q * (1 - q) / n for q, n in shares)) / len(kept) if kept else None

@@ -1,4 +1,4 @@
-"""The paper's seven figures and one of ours: plain arrays in, a matplotlib ``Figure`` out; ``save`` writes its files.
+"""The paper's seven figures: plain arrays in, a matplotlib ``Figure`` out; ``save`` writes its files.
 
 Arrays are what ``summary.json`` holds: lists of numbers, quantiles at 0, 1, … 100 %, points as
 ``{"x", "y", "labels"}``. Nothing here touches pyplot's global state, and the files are the same bytes for the same
@@ -29,7 +29,7 @@ from .style import SETTINGS, Style, add_legend, make_panels, name_panel, shaded,
 Points = Mapping[str, Sequence[float]]
 Curves = Mapping[str, Mapping[str, Any]]  # by label of a method: {"quantiles": 101 values, "n": number of samples}
 
-_DPI = 160
+_DPI = 200  # twice what a screen shows
 FEW = 10  # fewer samples than this are drawn one by one
 
 
@@ -87,15 +87,16 @@ def group_accuracy(
     accuracy: Mapping[str, Mapping[str, float | None]],
     classes: Mapping[str, int],
     *,
-    std: Mapping[str, Mapping[str, float | None]] | None = None,
+    whiskers: Mapping[str, Mapping[str, float | None]] | None = None,
     title: str = "",
     looks: Mapping[str, Style] | None = None,
 ) -> Figure:
-    """Figure 2: test accuracy (0…1) by head, torso and tail; bars are means over seeds, whiskers one std.
+    """Figure 2: test accuracy (0…1) by head, torso and tail; bars are means over seeds.
 
     Args:
         accuracy: by method, by group (``"all"`` for the balanced accuracy, if wanted); None where there is none.
         classes: how many classes each group has; a group without any says "no classes".
+        whiskers: half of each bar's interval.
     """
     columns = (["all"] if any("all" in row for row in accuracy.values()) else []) + list(GROUPS)
     labels = list(accuracy)
@@ -106,7 +107,7 @@ def group_accuracy(
     for i, label in enumerate(labels):
         look = styles[label]
         values = [accuracy[label].get(c) for c in columns]
-        errors = [(std or {}).get(label, {}).get(c) or 0.0 for c in columns]
+        errors = [(whiskers or {}).get(label, {}).get(c) or 0.0 for c in columns]
         places = [j + (i - (len(labels) - 1) / 2) * width for j in range(len(columns))]
         shown = [(x, 100 * v, 100 * e) for x, v, e in zip(places, values, errors) if v is not None]
         ax.bar(
@@ -119,13 +120,29 @@ def group_accuracy(
             linewidth=0.4,
             label=label,
         )
-        whiskers = np.asarray([s for s in shown if s[2] > 0])
-        if whiskers.size:
-            x_y_e = whiskers.T
-            ax.errorbar(x_y_e[0], x_y_e[1], yerr=x_y_e[2], fmt="none", ecolor="#222222", elinewidth=0.9, capsize=2)
+        known = np.asarray([s for s in shown if s[2] > 0])
+        if known.size:
+            x_y_e = known.T
+            ax.errorbar(
+                x_y_e[0],
+                x_y_e[1],
+                yerr=(x_y_e[2], np.minimum(x_y_e[2], 100 - x_y_e[1])),
+                fmt="none",
+                ecolor="#222222",
+                elinewidth=0.9,
+                capsize=2,
+            )
         if len(labels) <= 8:
             for x, v, e in shown:
-                ax.text(x, v + e + 0.008 * 100 * top, f"{v:.1f}", ha="center", va="bottom", fontsize=6.5)
+                ax.text(
+                    x,
+                    min(v + e, 100) + 0.008 * 100 * top,
+                    f"{v:.1f}",
+                    ha="center",
+                    va="bottom",
+                    fontsize=6.5,
+                    clip_on=True,
+                )
     for j, column in enumerate(columns):
         if classes.get(column) == 0:
             ax.text(j, 1.5, "no classes", ha="center", va="bottom", color="#555555", style="italic")
@@ -250,42 +267,6 @@ def sensitivity(
     figure.suptitle(title, fontsize=10)
     if baselines:
         add_legend(figure, axes[0], list(baselines))
-    return figure
-
-
-@styled
-def tradeoff(
-    curves: Mapping[str, Mapping[str, Sequence[float]]],
-    part: str,
-    *,
-    title: str = "",
-    looks: Mapping[str, Style] | None = None,
-) -> Figure:
-    """Figure 8 (ours): accuracy (0…1) of ``part`` against the head's as logits are adjusted; a mark at τ = 0.
-
-    Args:
-        curves: by method: ``{"tau", "head", part}`` in ascending order of τ.
-    """
-    figure, (ax,) = make_panels(1, width=5.6, height=3.9)
-    for label, look in style.of(curves, looks).items():
-        rows = curves[label]
-        head, other = 100 * np.asarray(rows["head"], dtype=float), 100 * np.asarray(rows[part], dtype=float)
-        trained = int(np.abs(np.asarray(rows["tau"], dtype=float)).argmin())
-        ax.plot(
-            head,
-            other,
-            color=look.color,
-            linestyle=look.line,
-            marker=look.marker,
-            markevery=[trained],
-            markersize=7,
-            label=label,
-            linewidth=1.6,
-        )
-    ax.set_xlabel("test accuracy of the head (%)")
-    ax.set_ylabel(f"test accuracy of the {part} (%)")
-    ax.set_title(title)
-    add_legend(figure, ax, list(curves))
     return figure
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
@@ -12,10 +13,11 @@ from ..counts import GROUPS
 from ..errors import InputError
 from ..runs.read import Run
 from ..runs.schema import Distribution, Points
-from . import claims, figures, paper, style, tradeoff
-from .comparison import partner
+from . import claims, figures, overview, paper, style, tradeoff
+from .comparison import accuracy_error, partner
 from .grouping import SHORT, SYMBOL, DataSet, Group, knob_text, slug
 from .style import Style
+from .table import Stat
 
 MOST_CURVES = 8
 _PANELS = ("logadj", "elm", "dro-lt", "ce")  # the paper's panels of figures 1 and 5 come first
@@ -28,14 +30,69 @@ class Picture:
     name: str
     caption: str
     make: Callable[[], Figure]
+    place: Literal["answer", "look", "laboratory"] = "laboratory"
 
 
 def pictures(data: DataSet, looks: Mapping[str, Style]) -> list[Picture]:
-    """Every figure that the runs on this data set allow, in the paper's order."""
-    return [
-        Picture(f"figure{number}-{name}-{slug(data.title)}", f"Figure {number}. {caption}", make)
+    """Every figure that the runs on this data set allow: those for a first look, then the paper's in its order."""
+    return [*_first_look(data, looks), *(
+        Picture(f"figure{number}-{name}-{slug(data.title)}", f"Figure {number}. {caption}", make,
+                "look" if number == 2 else "laboratory")
         for number, name, caption, make in _possible(data, looks)
-    ]
+    )]  # fmt: skip
+
+
+def _first_look(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Picture]:
+    groups, title = shown(data), data.title
+    rest = _rest(len(data.groups) - len(groups))
+    accuracy = {
+        g.label: [g.mean(lambda run, c=c: run.summary.test.per_class[c]) for c in range(data.counts.num_classes)]  # type: ignore[misc]
+        for g in groups
+    }
+    ends = "; ".join(
+        f"{g.label} {_said(g, 'head')} % on the head, {_said(g, 'tail')} % on the tail" for g in groups[:4]
+    )
+    yield Picture(
+        f"classes-{slug(title)}",
+        f"Test accuracy of every class on {title} against its training samples, mean over seeds. {ends}.{rest}",
+        lambda: overview.class_accuracy(
+            data.first.split.counts, accuracy, (data.parts.head, data.parts.tail), title=title, looks=looks
+        ),
+        "answer",
+    )
+    part = "tail" if data.sizes["tail"] else "torso"
+    trades = {g.label: found for g in groups if (found := tradeoff.mean_curve(g, part)) is not None}
+    if trades and data.parts.stored:
+        caption = (
+            f"Accuracy of the {part} against that of the head on {title} as τ·log π is taken off the logits, mean over "
+            f"seeds; the mark is the model as trained (τ = 0). Not in the paper.{rest}"
+        )
+        yield Picture(
+            f"tradeoff-{slug(title)}",
+            caption,
+            lambda: overview.tradeoff(trades, part, title=title, looks=looks),
+            "look",
+        )
+    losses = {g.label: curve for g in groups if (curve := _losses(g))}
+    if losses:
+        caption = f"Loss of the logits on the training data of {title} by epoch, mean over seeds.{rest}"
+        yield Picture(
+            f"training-{slug(title)}",
+            caption,
+            lambda: overview.training_curves(losses, title=title, looks=looks),
+            "look",
+        )
+
+
+def _said(group: Group, part: str) -> str:
+    stat = group.accuracy(part)
+    return "–" if stat is None else f"{100 * stat.mean:.1f}"
+
+
+def _losses(group: Group) -> list[float]:
+    """The logit loss by epoch, mean over seeds, as far as every seed has it; the whole loss of a run without parts."""
+    rows = [[v for row in run.metrics if (v := row.parts.get("logit", row.loss)) is not None] for run in group.runs]
+    return [fmean(values) for values in zip(*rows)]
 
 
 def looks_for(sets: Sequence[DataSet]) -> dict[str, Style]:
@@ -94,14 +151,15 @@ def _possible(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
         more = _rest(len(data.groups) - len(planar))
         caption = f"{first}two-dimensional training embeddings of each method on {title}{seed}.{more}"
         yield 1, "embeddings", caption, lambda: figures.two_moons(inputs, planar, names)
-    accuracy = {g.label: _by_group(g, lambda s: s.mean) for g in groups}
-    spread = {g.label: _by_group(g, lambda s: s.std) for g in groups}
-    caption = f"Test accuracy on {title} by head, torso and tail; whiskers are one standard deviation over seeds.{rest}"
+    accuracy = {g.label: {"all": g.balanced.mean, **{part: _mean(g.accuracy(part)) for part in GROUPS}} for g in groups}
+    spread = {g.label: {"all": accuracy_error(g), **{part: accuracy_error(g, part) for part in GROUPS}} for g in groups}
+    what = "test samples and seeds" if any(len(g.runs) > 1 for g in groups) else "test samples"
+    caption = f"Test accuracy on {title} by head, torso and tail; whiskers are 95 % intervals over {what}.{rest}"
     yield (
         2,
         "groups",
         caption,
-        lambda: figures.group_accuracy(accuracy, data.sizes, std=spread, title=title, looks=looks),
+        lambda: figures.group_accuracy(accuracy, data.sizes, whiskers=spread, title=title, looks=looks),
     )
     margins = {split: _curves(data, groups, _margins_of(split)) for split in ("test", "train")}
     for split, curves in margins.items():
@@ -140,14 +198,6 @@ def _possible(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
                 ),
             )
     yield from _sensitivity(data, looks)
-    part = "tail" if data.sizes["tail"] else "torso"
-    trades = {g.label: found for g in groups if (found := tradeoff.mean_curve(g, part)) is not None}
-    if trades:
-        caption = (
-            f"Accuracy of the {part} against that of the head on {title} as τ·log π is taken off the logits, mean over "
-            f"seeds; the mark is the model as trained (τ = 0). Not in the paper.{rest}"
-        )
-        yield 8, "tradeoff", caption, lambda: figures.tradeoff(trades, part, title=title, looks=looks)
 
 
 def _rest(left_out: int) -> str:
@@ -167,9 +217,8 @@ def _seed_note(groups: Sequence[Group]) -> str:
     return " (first seed of each)" if any(len(g.runs) > 1 for g in groups) else ""
 
 
-def _by_group(group: Group, take: Callable[[Any], float | None]) -> dict[str, float | None]:
-    stats = {"all": group.balanced, **{g: group.accuracy(g) for g in GROUPS}}
-    return {name: None if stat is None else take(stat) for name, stat in stats.items()}
+def _mean(stat: Stat | None) -> float | None:
+    return None if stat is None else stat.mean
 
 
 def _margins_of(split: str) -> Callable[[Run], dict[str, Distribution] | None]:

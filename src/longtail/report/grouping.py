@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
@@ -41,12 +43,58 @@ _ORDER = [row.method for row in paper.TABLE2]
 
 
 @dataclass(frozen=True)
+class Parts:
+    """Head, torso and tail: at least ``head`` training samples, fewer than ``tail``, and between; ``why`` these."""
+
+    head: int
+    tail: int
+    why: str = ""
+
+    @property
+    def stored(self) -> bool:
+        """Whether these are the limits of the numbers that runs keep by group."""
+        return (self.head, self.tail) == PAPER_LIMITS
+
+    def classes(self, counts: ClassCounts) -> dict[str, list[int]]:
+        return {name: index.tolist() for name, index in counts.groups(self.head, self.tail).items()}
+
+    def accuracy(self, run: Run, part: str) -> float | None:
+        """Mean over the classes of ``part`` that were tested."""
+        if self.stored:
+            return run.group_accuracy(part)
+        known = [v for c in self.classes(run.counts)[part] if (v := run.summary.test.per_class[c]) is not None]
+        return math.fsum(known) / len(known) if known else None
+
+
+PAPER_LIMITS = (100, 20)
+
+
+def parts_of(name: str, counts: ClassCounts, limits: tuple[int, int] | None = None) -> Parts:
+    """The given limits; else the paper's, if the data are the paper's or each group gets classes; else thirds.
+
+    >>> parts_of("photos", ClassCounts([90, 60, 50, 30, 25, 22])).classes(ClassCounts([90, 60, 50, 30, 25, 22]))
+    {'head': [0, 1], 'torso': [2, 3], 'tail': [4, 5]}
+    """
+    if limits is not None:
+        return Parts(*limits)
+    paper_s = Parts(*PAPER_LIMITS)
+    if name in paper.DATASETS or all(paper_s.classes(counts).values()):
+        return paper_s
+    sizes = sorted(counts.n.tolist(), reverse=True)
+    third = max(len(sizes) // 3, 1)
+    head = sizes[third - 1]
+    why = "These are thirds of the classes by size: the paper's limits (100 and 20) leave a group empty here."
+    return Parts(head, min(sizes[-third] + 1, head), why)
+
+
+@dataclass(frozen=True)
 class Group:
     """Runs which differ in nothing but the seed; ``changed`` are the knobs that are not the method's defaults."""
 
     label: str
     runs: list[Run]
     changed: dict[str, Any]
+    parts: Parts
 
     @property
     def name(self) -> str:
@@ -77,7 +125,7 @@ class Group:
         return None if stat is None else stat.mean
 
     def accuracy(self, group: str) -> Stat | None:
-        return self.stat(lambda run: run.group_accuracy(group))
+        return self.stat(lambda run: self.parts.accuracy(run, group))
 
 
 @dataclass(frozen=True)
@@ -87,6 +135,7 @@ class DataSet:
     name: str
     title: str
     groups: list[Group]
+    parts: Parts
 
     @property
     def first(self) -> Run:
@@ -103,12 +152,17 @@ class DataSet:
     @property
     def sizes(self) -> dict[str, int]:
         """How many classes each of head, torso and tail has."""
-        return {name: len(index) for name, index in self.counts.groups().items()}
+        return {name: len(index) for name, index in self.members.items()}
+
+    @cached_property
+    def members(self) -> dict[str, list[int]]:
+        """The classes of head, torso and tail."""
+        return self.parts.classes(self.counts)
 
     @property
     def class_group(self) -> list[str]:
         """Head, torso or tail for each class."""
-        index = {int(c): name for name, classes in self.counts.groups().items() for c in classes}
+        index = {c: name for name, classes in self.members.items() for c in classes}
         return [index[c] for c in range(self.counts.num_classes)]
 
     @property
@@ -129,10 +183,11 @@ def knobs_text(knobs: dict[str, Any]) -> str:
     return ", ".join(f"{SYMBOL.get(k, k)} = {knob_text(v)}" for k, v in knobs.items())
 
 
-def datasets(runs: Sequence[Run]) -> list[DataSet]:
+def datasets(runs: Sequence[Run], limits: tuple[int, int] | None = None) -> list[DataSet]:
     """Group runs by data set and configuration: the paper's data sets first, the paper's rows first.
 
-    Comparisons under different circumstances, such as two lengths of training, are one ``DataSet`` each.
+    Comparisons under different circumstances, such as two lengths of training, are one ``DataSet`` each. ``limits`` are
+    those of head and tail, if they are not to follow the data.
     """
     by_data: dict[str, list[Run]] = {}
     for run in runs:
@@ -141,7 +196,8 @@ def datasets(runs: Sequence[Run]) -> list[DataSet]:
     found = []
     for same in by_data.values():
         title = data_title(same[0], alone=names.count(data_title(same[0])) == 1)
-        found += [DataSet(same[0].data, title + said, _groups(part)) for said, part in _comparisons(same)]
+        parts = parts_of(same[0].data, same[0].counts, limits)
+        found += [DataSet(same[0].data, title + said, _groups(some, parts), parts) for said, some in _comparisons(same)]
     known = list(paper.DATASETS)
     found.sort(key=lambda d: (known.index(d.name) if d.name in known else len(known), d.title))
     return _distinct_titles(found)
@@ -156,7 +212,7 @@ def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     by_circumstances: dict[str, list[Run]] = {}
     for run in runs:
         by_circumstances.setdefault(_key(circumstances(run)), []).append(run)
-    compared = [same for same in by_circumstances.values() if len({run.method for run in same}) > 1]
+    compared = [same for same in by_circumstances.values() if same[0].recipe and len({run.method for run in same}) > 1]
     if len(compared) < 2:
         return [("", runs)]
     compared.sort(key=lambda same: (-(same[0].epochs or 0), -len(same)))
@@ -197,14 +253,14 @@ def data_title(run: Run, alone: bool = True) -> str:
     return f"{title} ({options})"
 
 
-def _groups(runs: list[Run]) -> list[Group]:
+def _groups(runs: list[Run], parts: Parts) -> list[Group]:
     by_condition: dict[str, list[Run]] = {}
     for run in runs:
         by_condition.setdefault(_key(condition(run)), []).append(run)
     groups = []
     for same in by_condition.values():
         same.sort(key=lambda r: (r.seed is None, r.seed or 0))
-        group = Group("", same, _changed(same[0], [r for r in runs if r.method == same[0].method]))
+        group = Group("", same, _changed(same[0], [r for r in runs if r.method == same[0].method]), parts)
         groups.append(replace(group, label=group.name))
     groups.sort(key=lambda g: (_ORDER.index(g.method) if g.method in _ORDER else len(_ORDER), g.method, g.label))
     return _distinct(groups)
@@ -250,7 +306,9 @@ def _shared(groups: list[Group]) -> Run | None:
 
 def _differences(run: Run, others: list[Run]) -> list[str]:
     """In which circumstances a run differs from any of the others, in words."""
-    mine, peers = circumstances(run), [circumstances(other) for other in others]
+    if not run.recipe:
+        return []  # predictions from elsewhere say nothing of how they were made
+    mine, peers = circumstances(run), [circumstances(other) for other in others if other.recipe]
     names = dict.fromkeys([what for peer in peers for what in (*mine, *peer)])
     differ = [what for what in names if any(peer.get(what) != mine.get(what) for peer in peers)]
     if "epochs" in differ:  # what lies in proportion to them differs with them, and says nothing more

@@ -6,14 +6,12 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import InputError, RunError
+from .document import Command, Report, Section
 from .gallery import Picture
+from .mistakes import Mistakes
 from .table import Table
-
-if TYPE_CHECKING:
-    from .page import Report, Section
 
 _TABLE = re.compile(r"(<!-- table:([\w.-]+)(?: (\{.*?\}))? -->\n).*?(<!-- /table -->)", re.S)
 _FIGURE = re.compile(r"\(figures/([\w.-]+)\.png\)")
@@ -26,7 +24,7 @@ def text(report: Report, title: str) -> str:
         parts += _section(section, 2)
     if report.left_out:
         parts += ["## Left out", "\n".join(f"- {note}" for note in report.left_out)]
-    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def _section(section: Section, level: int) -> list[str]:
@@ -38,8 +36,12 @@ def _section(section: Section, level: int) -> list[str]:
             parts.append(item.markdown())
         elif isinstance(item, Picture):
             parts.append(f"![{item.caption}](figures/{item.name}.png)\n\n*{item.caption}*")
-        else:
+        elif isinstance(item, Mistakes):
+            parts.append(item.said)
+        elif isinstance(item, Section):
             parts += _section(item, level + 1)
+        else:
+            parts.append(f"    {item.text}" if isinstance(item, Command) else f"**{item.text}**")
     return parts
 
 

@@ -1,4 +1,4 @@
-// Sorts the tables that have buttons in their head: numbers by value, words by alphabet, empty cells always last.
+// Sorts tables by a click on a heading: numbers by value, words by alphabet, empty cells always last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
@@ -18,3 +18,33 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+// Copies tables and commands; where the browser has no clipboard for a local file, an invisible field helps.
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const field = document.createElement("textarea");
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  }
+}
+for (const button of document.querySelectorAll("button.copy")) {
+  const name = button.textContent;
+  button.addEventListener("click", async () => {
+    await copy(button.dataset.copy);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = name; }, 1500);
+  });
+}
+// A link into a closed section opens it; on a narrow screen the table of contents begins closed.
+function reveal() {
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let place = target; place; place = place.parentElement) if (place.tagName === "DETAILS") place.open = true;
+  if (target) target.scrollIntoView();
+}
+addEventListener("hashchange", reveal);
+reveal();
+if (matchMedia("(max-width: 63.99rem)").matches) document.querySelector(".contents").open = false;

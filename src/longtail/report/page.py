@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import jinja2
 from markupsafe import Markup
@@ -18,48 +18,16 @@ from markupsafe import Markup
 from .._version import __version__
 from ..errors import InputError, RunError
 from ..runs.read import Found, find
-from . import claims, figures, gallery, inventory, markdown, paper, tables
+from . import claims, figures, gallery, inventory, markdown, mistakes, paper, tables
+from .answer import answer
+from .document import Command, Item, Report, Section, Warned
 from .gallery import Picture
 from .grouping import DataSet, datasets, slug
-from .table import Table
+from .mistakes import Mistakes
+from .table import Table, raw, text
 
 TITLE = "Long-tail report"
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading and what stands below it: sentences, tables, figures and further sections, in this order."""
-
-    slug: str
-    title: str
-    items: list[str | Table | Picture | Section] = field(default_factory=list)
-    closed: bool = False
-
-    def walk(self) -> Iterator[str | Table | Picture]:
-        """Everything in it, however deep."""
-        for item in self.items:
-            if isinstance(item, Section):
-                yield from item.walk()
-            else:
-                yield item
-
-
-@dataclass(frozen=True)
-class Report:
-    """All that is said of a set of runs."""
-
-    lead: str
-    sections: list[Section]
-    left_out: list[str]
-
-    @property
-    def tables(self) -> list[Table]:
-        return [item for section in self.sections for item in section.walk() if isinstance(item, Table)]
-
-    @property
-    def pictures(self) -> list[Picture]:
-        return [item for section in self.sections for item in section.walk() if isinstance(item, Picture)]
 
 
 def build(paths: Iterable[str | Path], out: str | Path) -> Path:
@@ -71,15 +39,25 @@ def build(paths: Iterable[str | Path], out: str | Path) -> Path:
     return write(make(find(paths)), out)
 
 
-def make(found: Found) -> Report:
-    """The report of runs: every table and claim is computed here, and once."""
-    sets = datasets(found.runs)
+def make(found: Found, *, limits: tuple[int, int] | None = None, paper_claims: bool = False) -> Report:
+    """The report of runs: every table and claim is computed here, and once.
+
+    Args:
+        limits: of head and tail, if they are not to follow the data.
+        paper_claims: whether the paper's claims are checked on data that are not the paper's, too.
+    """
+    sets = datasets(found.runs, limits)
     looks = gallery.looks_for(sets)
-    sections = [_data_section(data, gallery.pictures(data, looks)) for data in sets]
-    general = [inventory.table1(), inventory.coverage(sets), *inventory.lengths(sets)]
-    general += [inventory.runs(sets, found.skipped), inventory.reproduce(sets)]
-    sections += [Section(f"section-{table.slug}", table.title, [table]) for table in general]
-    return Report(_lead(found, sets), sections, [str(skipped) for skipped in found.skipped])
+    sections = [_data_section(data, gallery.pictures(data, looks), paper_claims) for data in sets]
+    general = [inventory.runs(sets, found.skipped), inventory.reproduce(sets), *inventory.lengths(sets)]
+    if paper_claims or any(_is_paper_s(data) for data in sets):
+        general += [inventory.table1(), inventory.coverage(sets)]
+    rest = [Section(f"section-{table.slug}", table.title, [table], "closed") for table in general]
+    return Report(_lead(found, sets), sections, rest, [str(skipped) for skipped in found.skipped])
+
+
+def _is_paper_s(data: DataSet) -> bool:
+    return paper.same_data(data.name, data.first.split.counts)
 
 
 def _lead(found: Found, sets: Sequence[DataSet]) -> str:
@@ -90,32 +68,65 @@ def _lead(found: Found, sets: Sequence[DataSet]) -> str:
     )
 
 
-def _data_section(data: DataSet, pictures: list[Picture]) -> Section:
-    checked = claims.check(data)
-    shown = [tables.results(data), claims.table(data, checked), tables.breakdown(data), tables.confusions(data)]
-    shown += [tables.by_seed(data), tables.adjusted(data), tables.equal_head(data), tables.embeddings(data)]
-    shown += [tables.alive(data), tables.embedding_term(data), tables.theory(data)]
-    name = slug(data.title)
-    items: list[str | Table | Picture | Section] = [*_facts(data)]
-    for table in shown:
-        if table is not None:
-            words = [claims.in_words(data, checked)] if table.slug.startswith("claims") else []
-            items.append(Section(f"section-{table.slug}", table.title, [*words, table]))
-    items.append(Section(f"figures-{name}", "Figures", list(pictures)))
-    every = tables.per_class(data)
-    items.append(Section(f"section-{every.slug}", every.title, [every], closed=len(every.rows) > 120))
+def _data_section(data: DataSet, pictures: Sequence[Picture], paper_claims: bool) -> Section:
+    """First the answer, then what one looks at, then the laboratory."""
+    name, found = slug(data.title), answer(data)
+    first, look, lab = ([p for p in pictures if p.place == place] for place in ("answer", "look", "laboratory"))
+    bars = [p for p in look if p.name.startswith("figure2")]
+    warned = [Warned(found.warning)] if found.warning else []
+    items: list[Item | Section] = [Section(f"answer-{name}", data.title, [*found.sentences, *warned, *first], "answer")]
+    result = tables.results(data)
+    items.append(_section("head-tail", name, "Head, torso and tail", [*bars, result, *_facts(data)]))
+    items += [_section(p.name.split("-")[0], name, _HEADINGS[p.name.split("-")[0]], [p]) for p in look if p not in bars]
+    worst = mistakes.table(data, found.best)
+    if worst is not None:
+        shown: list[Item] = [worst, mistakes.pictures(data, found.best, found.run)]
+        items.append(Section(f"section-{worst.slug}", worst.title, shown))
+    if found.commands:
+        items.append(_section("next", name, "What next", [Command(command) for command in found.commands]))
+    inner: list[Item | Section] = [
+        Section(f"section-{table.slug}", table.title, [table], "closed") for table in _tables(data)
+    ]
+    if paper_claims or _is_paper_s(data):
+        checked = claims.check(data)
+        table = claims.table(data, checked)
+        inner.append(Section(f"section-{table.slug}", table.title, [claims.in_words(data, checked), table], "closed"))
+    if lab:
+        inner.append(_section("figures", name, "Margins, distances and maps of embeddings", lab, "closed"))
+    items.append(Section(f"laboratory-{name}", "Laboratory", inner))
     return Section(name, data.title, items)
 
 
+_HEADINGS = {"tradeoff": "Head against tail", "training": "Training"}
+
+
+def _section(
+    kind: str, name: str, title: str, items: Sequence[Item], look: Literal["", "answer", "closed"] = ""
+) -> Section:
+    return Section(f"{kind}-{name}", title, items, look)
+
+
+def _tables(data: DataSet) -> list[Table]:
+    made = [
+        tables.breakdown(data), tables.per_class(data), tables.confusions(data),
+        tables.by_seed(data), tables.adjusted(data), tables.equal_head(data), tables.embeddings(data),
+        tables.alive(data),
+        tables.embedding_term(data), tables.theory(data),
+    ]  # fmt: skip
+    return [table for table in made if table is not None]
+
+
 def _facts(data: DataSet) -> list[str]:
-    counts = data.counts
+    counts, parts = data.counts, data.parts
     groups = ", ".join(f"{n} {name}" if n else f"no {name} classes" for name, n in data.sizes.items())
     text = (
         f"{counts.num_classes} classes ({groups}), {counts.total:,} training samples, {int(counts.n.max()):,} in the "
-        f"largest class and {int(counts.n.min()):,} in the smallest. Head: 100 or more training samples; tail: fewer "
-        "than 20."
+        f"largest class and {int(counts.n.min()):,} in the smallest. Head: {parts.head} or more training samples; "
+        f"tail: fewer than {parts.tail}. {parts.why}"
     )
-    return [line for line in (text, "; ".join(data.first.split.notes)) if line]
+    # older runs keep a rule of thumb among their notes, which the computed sentence replaces
+    notes = "; ".join(note for note in data.first.split.notes if "are noise" not in note)
+    return [line for line in (text.strip(), tables.noise(data), notes) if line]
 
 
 def write(report: Report, out: str | Path) -> Path:
@@ -143,39 +154,41 @@ def _clear(out: Path) -> None:
     index = out / "index.html"
     if not index.is_file() or f"<title>{TITLE}</title>" not in index.read_text(encoding="utf-8", errors="replace"):
         return
-    for pattern in ("figures/figure[1-8]-*.*", "tables/*.md", "tables/*.csv", "tables/*.tex"):
+    ours = ("figure[1-8]", "classes", "tradeoff", "training")
+    for pattern in (*(f"figures/{name}-*.*" for name in ours), "tables/*.md", "tables/*.csv", "tables/*.tex"):
         for old in out.glob(pattern):
             old.unlink()
 
 
-def _draw(picture: Picture, folder: Path) -> str:
-    """Save a figure's files; returns the address of the image for the page."""
+def _draw(picture: Picture, folder: Path) -> tuple[str, int]:
+    """Save a figure's files; returns the address of the image for the page, and how wide it is there."""
     png, *_ = figures.save(picture.make(), folder / picture.name)
-    return f"data:image/png;base64,{base64.b64encode(_smaller(png)).decode('ascii')}"
+    data, width = _smaller(png)
+    return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}", width
 
 
-def _smaller(png: Path) -> bytes:
-    """The picture in 128 colours, a third of its size: figures of lines and bars lose nothing one would see."""
+def _smaller(png: Path) -> tuple[bytes, int]:
+    """The picture in 128 colours, a third of its size: figures of lines and bars lose nothing one would see.
+
+    With it, half its width: two pixels of the file are one of the page.
+    """
     from PIL import Image
 
     made = io.BytesIO()
     with Image.open(png) as image:
         image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
-    return made.getvalue()
+        return made.getvalue(), image.width // 2
 
 
-def html(report: Report, images: dict[str, str]) -> str:
-    """The page as text; ``images`` are the addresses of the figures by name."""
+def html(report: Report, images: dict[str, tuple[str, int]]) -> str:
+    """The page as text; ``images`` are the addresses of the figures and their widths by name."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("longtail.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.tests.update(
-        table=lambda item: isinstance(item, Table), picture=lambda item: isinstance(item, Picture),
-        section=lambda item: isinstance(item, Section),
-    )  # fmt: skip
+    kinds = {"table": Table, "picture": Picture, "section": Section, "command": Command, "warned": Warned}
+    for name, kind in {**kinds, "mistakes": Mistakes}.items():
+        environment.tests[name] = lambda item, kind=kind: isinstance(item, kind)
     environment.globals.update(read=lambda name: Markup((Path(__file__).parent / name).read_text("utf-8")))
-    from .table import raw, text
-
     environment.filters.update(text=text, raw=raw)
     template = environment.get_template("page.html.j2")
     return template.render(
@@ -187,8 +200,15 @@ def _s(count: int) -> str:
     return "" if count == 1 else "s"
 
 
-def of_one_run(report: Report) -> list[Table]:
-    """The tables that say something of a single run, for a terminal."""
-    skipped = ("results-", "claims-", "confusions-", "per-class-")
-    return [table for section in report.sections[:1] for table in section.walk() if isinstance(table, Table)
-            and not table.slug.startswith(skipped)]  # fmt: skip
+def in_a_terminal(section: Section, alone: bool) -> Iterator[str]:
+    """What is said of a data set where there is no page: the answer, unless there is but one run, and tables."""
+    skipped = ("results-", "claims-", "confusions-", "per-class-", "worst-")
+    first = section.items[0]
+    if isinstance(first, Section) and not alone:
+        yield from (
+            item.text if isinstance(item, Warned) else item for item in first.walk() if isinstance(item, str | Warned)
+        )
+        yield ""
+    for item in section.walk():
+        if isinstance(item, Table) and not item.slug.startswith(skipped):
+            yield f"{item.title}\n\n{item.plain()}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 from ..counts import GROUPS
 from ..runs.read import Run
 from ..runs.schema import Accuracy, Adjusted, Diagnostics
 from . import paper, tradeoff
-from .comparison import pooled
+from .comparison import accuracy_difference, typical_spread
 from .grouping import DataSet, Group, knob_text, slug
 from .table import Cell, Column, Percent, Stat, Table
 
@@ -170,33 +172,25 @@ def breakdown(data: DataSet) -> Table:
 
 
 def noise(data: DataSet) -> str:
-    """What difference between two models this test set cannot tell from chance."""
+    """What difference between two methods these runs cannot tell from chance: computed wherever it is said."""
     intervals = [run.summary.test.balanced_ci for run in data.runs]
     widths = [(ends[1] - ends[0]) / 2 for ends in intervals if ends is not None]
-    size = data.first.summary.test.n
+    size, spread = data.first.summary.test.n, typical_spread(data.comparable)
     if not widths or size is None:
         return ""
-    half = 100 * sum(widths) / len(widths)
-    known = f"With {size:,} test samples one model's balanced accuracy is known to ±{half:.2f} points (95 %)"
-    if len(data.runs) == 1:
-        return f"{known}."
-    return (
-        f"{known}: a difference below about {half * 2**0.5:.2f} points between two single runs is noise, unless the "
-        f"paired comparison in the table of claims says otherwise.{_spread_of_seeds(data)}"
-    )
-
-
-def _spread_of_seeds(data: DataSet) -> str:
-    """How far seeds of one configuration lie apart, pooled over those with several; nothing where there are none."""
-    stats = [group.balanced for group in data.groups]
-    found = pooled(stats)
-    if found is None:
-        return ""
-    several = sum(s.n > 1 for s in stats)
-    return (
-        f" Seeds of one configuration differ with a standard deviation of {100 * found[0]:.2f} points (pooled over "
-        f"{several} configuration{'s' if several > 1 else ''}): this comes on top; the intervals of the claims have it."
-    )
+    half = f"±{100 * median(widths):.2f} points (95 %)"
+    known = f"With {size:,} test samples one model's balanced accuracy is known to {half}"
+    if spread is None:
+        return f"{known}; what chance does in training is not known from one seed."
+    most = max(len(group.runs) for group in data.comparable)
+    several = [group for group in data.comparable if len(group.runs) == most]
+    said = f"{known}, and seeds of one configuration differ with a standard deviation of {100 * spread[0]:.2f} points"
+    pairs = [accuracy_difference(one, two) for one, two in itertools.pairwise(several)]
+    halves = [pair.half_width() for pair in pairs if pair is not None]
+    if not halves:
+        return f"{said}."
+    apart = f"{100 * median(halves):.1f} points"
+    return f"{said}: with {most} seeds each, two methods can be told apart if they are about {apart} apart."
 
 
 def per_class(data: DataSet) -> Table:
@@ -285,12 +279,13 @@ def adjusted(data: DataSet) -> Table | None:
         return ", ".join(knob_text(run.summary.adjusted.tau) for run in group.runs)
 
     groups = [group for group in data.groups if value(lambda found: found.balanced)(group) is not None]
+    stored = GROUPS if data.parts.stored else ()  # runs keep these by the paper's limits only
     columns = [
         METHOD,
         Column("τ by seed", taus),
         Column("As trained", lambda group: group.balanced),
         Column("Adjusted", value(lambda found: found.balanced)),
-        *map(accuracy, GROUPS),
+        *map(accuracy, stored),
     ]  # fmt: skip
     note = (
         "Logits less τ·log π, with the τ between -2 and 2 that is best on validation data (0 is the model as trained): "
@@ -343,8 +338,8 @@ def embeddings(data: DataSet) -> Table | None:
         Column("k-NN accuracy", lambda group: group.stat(lambda run: run.diagnostics.knn.balanced)),
         Column("Nearest-class-mean accuracy", lambda group: group.stat(lambda run: run.diagnostics.ncm.balanced)),
         mean("d_max, train", lambda found: found.dmax.mean),
-        *[distance(part) for part in GROUPS if data.sizes[part]],
-        *[tail_variance(split) for split in ("train", "test") if data.sizes["tail"]],
+        *[distance(part) for part in GROUPS if data.sizes[part] and data.parts.stored],
+        *[tail_variance(split) for split in ("train", "test") if data.sizes["tail"] and data.parts.stored],
         mean("Intra/inter, train", lambda found: found.intra_inter.get("train")),
         mean("Intra/inter, test", lambda found: found.intra_inter.get("test")),
         mean("NC1", lambda found: found.neural_collapse.get("nc1")),
@@ -368,7 +363,8 @@ def alive(data: DataSet) -> Table | None:
         return group.stat(lambda run: _mean([row.alive.get(part) for row in run.metrics]))
 
     groups = [group for group in data.groups if any(share(group, part) is not None for part in ("all", *GROUPS))]
-    columns = [METHOD, Column("All", lambda group: share(group, "all")), *by_group(data, share)]
+    columns = [METHOD, Column("All", lambda group: share(group, "all"))]
+    columns += by_group(data, share) if data.parts.stored else []
     note = (
         "Share of anchors (per cent, mean over epochs) with at least one positive to be pulled to, `alive` in "
         "metrics.jsonl. Where it is small the embedding term is hardly felt, whatever its weight."

@@ -37,7 +37,7 @@ def mean_curve(group: Group, part: str) -> dict[str, list[float]] | None:
 
 def reference(data: DataSet) -> float | None:
     """The head's accuracy at which all runs are compared: LogAdj's as trained, mean over seeds."""
-    groups = data.plain("logadj")
+    groups = data.plain("logadj") if data.parts.stored else []
     stat = groups[0].accuracy("head") if groups else None
     return None if stat is None else stat.mean
 
@@ -63,6 +63,6 @@ def difference(data: DataSet, first: Group, second: Group, part: str) -> Differe
     head, sizes = reference(data), first.first.summary.test.per_class_n
     if head is None or sizes is None:
         return None
-    size = math.fsum(sizes[c] for c in data.counts.groups()[part].tolist())
+    size = math.fsum(sizes[c] for c in data.members[part])
     how = f"unpaired, binomial; logits adjusted to {100 * head:.2f} % on the head"
-    return rate_difference(data, first, second, lambda run: at_head(run, head, part), size, how)
+    return rate_difference(first, second, lambda run: at_head(run, head, part), size, how)

@@ -27,6 +27,7 @@ ByGroup = dict[str, float | None]
 class DataName:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
+    root: str | None = None
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,7 @@ class Summary:
     format: int
     test: Accuracy
     posthoc: list[Step] = field(default_factory=list)
+    train: Score = field(default_factory=Score)
     val: Score = field(default_factory=Score)
     adjusted: Adjusted = field(default_factory=Adjusted)
     tradeoff: dict[str, Numbers | None] = field(default_factory=dict)

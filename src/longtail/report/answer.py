@@ -1,0 +1,182 @@
+"""The answer to the first question: which model to take, how sure that is, and what to do next, in plain sentences."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..runs.read import Run
+from .comparison import LEVEL, Difference, Source, accuracy_difference, holm
+from .grouping import DataSet, Group
+
+MOST_NAMES = 4
+MOST_SEEDS = 100
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A configuration that was not taken: how far the best is above it, and whether that can be told from chance."""
+
+    group: Group
+    difference: Difference
+    apart: bool
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The configuration to take, the run of it, and what was said of them."""
+
+    best: Group
+    run: Run
+    sentences: list[str]
+    warning: str
+    commands: list[str]
+
+
+def answer(data: DataSet) -> Answer:
+    """Judge the configurations of one data set; the best is chosen on validation data where every run has it."""
+    scores = {group.label: group.mean(lambda run: run.summary.val.balanced) for group in data.groups}
+    by_val = all(score is not None for score in scores.values())
+
+    def score(group: Group) -> float:
+        return (scores[group.label] if by_val else None) or group.balanced.mean
+
+    best = max(data.groups, key=score)
+    run = max(best.runs, key=lambda run: (run.summary.val.balanced if by_val else None) or run.balanced)
+    rivals = _rivals(best, [group for group in data.groups if group is not best])
+    sentences = [_taken(data, best, run, by_val)]
+    if rivals:
+        sentences += [_over_cross_entropy(data, best, rivals), _not_told_apart(best, rivals)]
+    return Answer(best, run, [said for said in sentences if said], warning(data, best), _commands(run))
+
+
+def _rivals(best: Group, others: Sequence[Group]) -> list[Rival]:
+    found = [(group, gap) for group in others if (gap := accuracy_difference(best, group)) is not None]
+    adjusted = holm([gap.p for _, gap in found])
+    return [
+        Rival(group, gap, p is not None and p <= LEVEL and gap.value > 0) for (group, gap), p in zip(found, adjusted)
+    ]
+
+
+def _taken(data: DataSet, best: Group, run: Run, by_val: bool) -> str:
+    seeds = len(best.runs)
+    spread = f" ± {100 * (best.balanced.std or 0):.1f} over {seeds} seeds" if seeds > 1 else ", one seed"
+    said = f"{100 * best.balanced.mean:.1f} % balanced test accuracy{spread}"
+    if len(data.groups) == 1:
+        return f"{best.label} ({run.path}) has {said}."
+    how = "chosen on validation data" if by_val else "chosen on these test data, which flatters it a little"
+    return f"Take {best.label} ({run.path}): {said}, {how}."
+
+
+def _over_cross_entropy(data: DataSet, best: Group, rivals: Sequence[Rival]) -> str:
+    if best.method == "ce":
+        return "That is plain cross-entropy: no other method did better."
+    plain = data.plain("ce")
+    rival = next((r for r in rivals if plain and r.group is plain[0]), None)
+    if rival is None:
+        return "Plain cross-entropy was not run, so that the gain over it is not known."
+    gap = rival.difference
+    if gap.interval is None or gap.p is None:
+        return (
+            f"It is {_points(gap.value)} plain cross-entropy, but with one seed of a method nobody knows what chance "
+            "did in training: run more seeds."
+        )
+    low, high = gap.interval
+    return (
+        f"It is {_points(gap.value)} plain cross-entropy (95 % interval {100 * low:+.1f} to {100 * high:+.1f}, over "
+        f"test samples and seeds){'' if rival.apart else ', which may be chance'}."
+    )
+
+
+def _points(value: float) -> str:
+    return f"{abs(100 * value):.1f} points {'above' if value >= 0 else 'below'}"
+
+
+def _not_told_apart(best: Group, rivals: Sequence[Rival]) -> str:
+    unclear = sorted((r for r in rivals if not r.apart), key=lambda r: -r.group.balanced.mean)
+    size = best.first.summary.test.n
+    with_what = f"with {size:,} test samples and {_seeds(best)}" if size else f"with {_seeds(best)}"
+    if not unclear:
+        return f"It can be told apart from all {len(rivals)} others {with_what}." if len(rivals) > 1 else ""
+    names = [r.group.label for r in unclear[:MOST_NAMES]]
+    more = f" and {len(unclear) - MOST_NAMES} more" if len(unclear) > MOST_NAMES else ""
+    return f"It cannot be told apart {with_what} from {', '.join(names)}{more}. {_needed(best, unclear[0])}"
+
+
+def _seeds(group: Group) -> str:
+    return f"{len(group.runs)} seed{'' if len(group.runs) == 1 else 's'}"
+
+
+def _needed(best: Group, rival: Rival) -> str:
+    """How many seeds, or else test samples, would tell the best from a rival, if they differ as measured."""
+    gap, size = rival.difference, best.first.summary.test.n
+    stds = [group.balanced.std for group in (best, rival.group)]
+    of_test = next((s.error for s in gap.sources if math.isinf(s.freedom)), 0.0)
+    if any(std is None for std in stds):
+        return f"Run at least three seeds of {best.label} and of {rival.group.label}."
+    if gap.value <= 0:
+        return f"{rival.group.label} is even a little above it on the test data."
+    spread = math.hypot(*(std or 0.0 for std in stds))
+    as_measured = f"If {rival.group.label} is as far below it as measured ({100 * gap.value:.1f} points)"
+    for seeds in range(3, MOST_SEEDS + 1):
+        sources = (Source(spread / math.sqrt(seeds), seeds), Source(of_test))
+        if Difference(gap.value, sources, (), seeds, "").half_width() < gap.value:
+            return f"{as_measured}, about {seeds} seeds of each would tell."
+    samples = 2 * (size or 0) * (1.96 * of_test / gap.value) ** 2  # half of the error is left to the seeds
+    if size and samples < 100 * size:
+        return f"{as_measured}, it would take about {_round(samples):,} test samples, and more seeds, to tell."
+    return f"{as_measured}, no reasonable number of seeds or test samples would tell."
+
+
+def _round(value: float) -> int:
+    digits = max(len(str(int(value))) - 2, 0)
+    return int(math.ceil(value / 10**digits) * 10**digits)
+
+
+def warning(data: DataSet, best: Group) -> str:
+    """The one thing that is most likely to be wrong, or nothing."""
+    names, sizes = data.first.class_names, data.first.summary.test.per_class_n
+    untested = [c for c in data.members["tail"] if sizes is not None and sizes[c] == 0]
+    if untested:
+        return (
+            f"{len(untested)} of {data.sizes['tail']} tail classes have no test samples "
+            f"({_some([names[c] for c in untested])}): their accuracy is not known and not part of any mean."
+        )
+    guess = 1 / data.counts.num_classes
+    collapsed = [
+        group.label for group in data.groups if group.balanced.mean <= 1.5 * guess and data.counts.num_classes > 2
+    ]
+    if collapsed:
+        return (
+            f"{_some(collapsed)} did no better than guessing: where an embedding term is that strong, lower its weight "
+            "(lam)."
+        )
+    learnt = best.mean(lambda run: run.summary.train.balanced)
+    if learnt is not None and learnt < 0.6:
+        return (
+            f"Training did not get far: {best.label} is right on {100 * learnt:.0f} % of its own training data "
+            "(mean over classes). Try more epochs."
+        )
+    never = [c for c in range(len(names)) if all(run.summary.test.per_class[c] == 0 for run in best.runs)]
+    if never:
+        return f"{best.label} never recognises {_some([names[c] for c in never])}."
+    return ""
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MOST_NAMES])
+    return shown if len(names) <= MOST_NAMES else f"{shown} and {len(names) - MOST_NAMES} more"
+
+
+def _commands(run: Run) -> list[str]:
+    """What one does with a run next."""
+    folder = shlex.quote(str(run.path))
+    if not (run.path / "config.json").is_file():
+        return []  # a line of a bundle, or somebody's predictions: there is no model
+    return [
+        f"longtail predict {folder} NEW_DATA",
+        f"longtail posthoc {folder} --method logit-adjust",
+        f"longtail export {folder} --to torch",
+    ]

@@ -1,0 +1,181 @@
+"""Differences: what their intervals cover, and that chance alone hardly ever gives a verdict."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fake_runs import SMALL, edit, make_run, predictions
+from longtail import ClassCounts
+from longtail.evaluate import accuracy
+from longtail.report.comparison import (
+    Difference,
+    Source,
+    accuracy_difference,
+    holm,
+    pair,
+    paired_source,
+    seed_source,
+    typical_spread,
+)
+from longtail.report.grouping import datasets
+from longtail.runs.read import find
+
+SEEDS = 4
+
+
+def read(path):
+    (data,) = datasets(find([path]).runs)
+    return data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("four")
+    for method in ("ce", "logadj", "elm"):
+        for seed in range(SEEDS):
+            make_run(root / f"{method}-{seed}", method, seed=seed)
+    return root
+
+
+def test_no_verdict_from_chance_alone():
+    """Under the null, over 1 to 5 seeds a side and spreads up to eight times as large on one of them."""
+    rng = np.random.default_rng(0)
+    trials = 1500
+    quantile = {n: stats.t.ppf(0.975, n) for n in range(1, 6)}
+    for first in range(1, 6):
+        for second in range(first, 6):
+            for ratio in (1 / 8, 1 / 3, 1, 3, 8):
+                a, b = rng.normal(size=(trials, first)), ratio * rng.normal(size=(trials, second))
+                false = 0
+                for one, two in zip(a, b):
+                    source = seed_source(one, two)
+                    if source is None:
+                        assert min(first, second) == 1
+                        continue
+                    gap = one.mean() - two.mean()
+                    false += abs(gap) > quantile[source.freedom] * source.error
+                # 5 % and what so many trials may add by chance, once in a thousand
+                assert false <= stats.binom.ppf(0.999, trials, 0.05), (first, second, ratio, false / trials)
+
+
+def test_one_seed_gives_an_estimate_and_no_verdict():
+    rng = np.random.default_rng(1)
+    for _ in range(200):  # a real spread of seeds of 1.2 points, test samples that say ±0.3: a verdict would be luck
+        gap = float(rng.normal(0, 0.012 * 2**0.5))
+        found = Difference(gap, (Source(0.0015),), (gap,), 1, "")
+        assert (found.p, found.verdict()) == (None, "one seed: undecided")
+        assert found.interval is not None
+
+
+def test_the_verdict_agrees_with_the_interval():
+    rng = np.random.default_rng(2)
+    for _ in range(300):
+        sources = (Source(float(rng.uniform(0.1, 2)), int(rng.integers(1, 6))), Source(float(rng.uniform(0, 1))))
+        found = Difference(float(rng.normal(0, 4)), sources, (), 3, "")
+        low, high = found.interval
+        assert (found.verdict() == "undecided") == (low <= 0 <= high), found
+        assert found.half_width(found.p) == pytest.approx(abs(found.value), rel=1e-6) or found.p in (1.0, 1e-12)
+        assert found.verdict(p=0.2) == "undecided"
+
+
+def test_welch_is_scipy_s_where_it_is_not_capped():
+    a, b = [1.0, 2.0, 2.5, 3.0, 2.0], [1.0, 1.1, 5.0, 4.0, 3.0]
+    source = seed_source(a, b)
+    test = stats.ttest_ind(a, b, equal_var=False)
+    assert source.error == pytest.approx(abs(np.mean(a) - np.mean(b)) / abs(test.statistic))
+    assert source.freedom == min(int(test.df), 5)
+    assert seed_source(a, b[:2]).freedom == 1
+    assert seed_source(a, b[:1]) is None
+    gaps = np.subtract(a, b)
+    assert paired_source(gaps).error == pytest.approx(stats.sem(gaps))
+    assert paired_source(gaps[:1]) is None
+
+
+def test_holm_is_that_of_the_textbook():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([None, 0.9, 0.8]) == [None, 1.0, 1.0]
+
+
+def test_the_error_over_test_samples_is_that_of_the_paired_bootstrap(folder):
+    data = read(folder)
+    elm, logadj = pair(data, "elm", "logadj")
+    found = accuracy_difference(elm, logadj, "tail")
+    right, labels = {}, None
+    for method in ("elm", "logadj"):
+        tests = [predictions(method, seed=seed).test for seed in range(SEEDS)]
+        right[method] = np.stack([(test.logits.argmax(1) == test.labels).numpy() for test in tests])
+        labels = tests[0].labels
+    wanted = accuracy.compare(right["elm"], right["logadj"], labels, ClassCounts(SMALL)).difference["tail"]
+    assert found.value == pytest.approx(wanted.value)
+    assert 2 * 1.96 * found.sources[1].error == pytest.approx(wanted.high - wanted.low, rel=0.15)
+    assert found.how == "paired over test samples; the spread of seeds included"
+    seeds = seed_source(*([run.group_accuracy("tail") for run in group.runs] for group in (elm, logadj)))
+    assert found.sources[0] == seeds
+
+
+def test_seeds_that_only_one_side_has_are_used(folder, tmp_path):
+    for seed in range(SEEDS):
+        make_run(tmp_path / f"ce-{seed}", "ce", seed=seed)
+    for seed in (1, 7):
+        make_run(tmp_path / f"elm-{seed}", "elm", seed=seed)
+    elm, ce = pair(read(tmp_path), "elm", "ce")
+    found = accuracy_difference(elm, ce)
+    assert found.value == pytest.approx(elm.balanced.mean - ce.balanced.mean)
+    assert (found.seeds, len(found.by_seed)) == (2, 1)
+
+
+def test_methods_that_share_training_are_compared_by_pairs_of_seeds(tmp_path):
+    """Seeds of cross-entropy differ by ten points; τ-normalisation of each is a point above it."""
+    for seed, accuracy_ in enumerate((0.4, 0.5, 0.6)):
+        for method, gain in (("ce", 0.0), ("tau-norm", 0.01 + 0.0001 * seed), ("logadj", 0.01 + 0.0001 * seed)):
+            run = make_run(tmp_path / f"{method}-{seed}", method, seed=seed)
+            test = json.loads((run / "summary.json").read_text())["test"]
+            edit(run, "summary.json", test={**test, "balanced": accuracy_ + gain, "correct": None, "per_class_n": None})
+    data = read(tmp_path)
+    shared = accuracy_difference(*pair(data, "tau-norm", "ce"))
+    apart = accuracy_difference(*pair(data, "logadj", "ce"))
+    assert shared.value == pytest.approx(apart.value)
+    assert shared.verdict() == "confirmed"
+    assert "they share training" in shared.how
+    assert apart.verdict() == "undecided"
+
+
+def test_the_typical_spread_counts_shared_training_once_and_leaves_out_the_wild(tmp_path):
+    spreads = {"ce": 0.01, "tau-norm": 0.01, "logadj": 0.02, "elm": 0.015, "vs": 0.3, "center": 0.0}
+    for method, spread in spreads.items():
+        for seed, sign in enumerate((-1, 1)):
+            run = make_run(tmp_path / f"{method}-{seed}", method, seed=seed)
+            test = json.loads((run / "summary.json").read_text())["test"]
+            edit(run, "summary.json", test={**test, "balanced": 0.5 + sign * spread / 2**0.5})
+    found = typical_spread(read(tmp_path).groups)
+    assert found == (pytest.approx(np.sqrt(np.mean(np.square([0.01, 0.02, 0.015])))), 3)
+
+
+def test_without_kept_bits_the_error_is_unpaired_and_wider(folder, tmp_path):
+    for method in ("elm", "logadj"):
+        for seed in range(2):
+            run = make_run(tmp_path / f"{method}-{seed}", method, seed=seed)
+            test = json.loads((run / "summary.json").read_text())["test"]
+            edit(run, "summary.json", test={**test, "correct": None if method == "elm" else "!!!"})
+    loose = accuracy_difference(*pair(read(tmp_path), "elm", "logadj"))
+    tight = accuracy_difference(*pair(read(folder), "elm", "logadj"))
+    assert loose.how.startswith("unpaired")
+    assert loose.sources[1].error > tight.sources[1].error
+
+
+def test_other_test_samples_are_not_paired(tmp_path):
+    make_run(tmp_path / "elm", "elm")
+    make_run(tmp_path / "logadj", "logadj", fingerprint="another")
+    assert accuracy_difference(*pair(read(tmp_path), "elm", "logadj")).how.startswith("unpaired")
+
+
+def test_few_seeds_are_listed_and_of_many_it_is_said_how_many_agree():
+    def points(by_seed):
+        return Difference(0.0123, (Source(0.005 / 1.959964),), by_seed, len(by_seed), "").points()
+
+    start = "+1.23 points [+0.73, +1.73]"
+    assert points((0.0123,)) == start
+    assert points((-0.01, 0.0346)) == f"{start}, by seed -1.00, +3.46"
+    assert points((-0.01, *[0.0162] * 6)) == f"{start}, same sign in 6 of 7 seeds"
