@@ -30,7 +30,7 @@ def all_figures():
     curve = {"tau": [-1.0, 0.0, 1.0], "head": [0.9, 0.7, 0.4], "tail": [0.1, 0.2, 0.3]}
     yield overview.tradeoff({"CE": curve, "ELM": curve}, "tail")
     yield overview.class_accuracy([500, 50, 5], {"CE": [0.9, 0.5, None], "ELM": [0.8, 0.6, 0.4]}, (100, 20))
-    yield overview.training_curves({"CE": [2.0, 1.0], "ELM": [2.0]})
+    yield overview.training_curves({"head": {"CE": [2.0, 1.0], "ELM": [2.0]}}, "loss")
 
 
 def test_every_figure_has_axes_with_names_and_leaves_the_settings_alone():

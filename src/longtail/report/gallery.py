@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ..counts import GROUPS
 from ..errors import InputError
 from ..runs.read import Run
-from ..runs.schema import Distribution, Points
+from ..runs.schema import Distribution, Epoch, GroupTraining, Points
 from . import claims, figures, overview, paper, style, tradeoff
 from .comparison import accuracy_error, partner
 from .grouping import SHORT, SYMBOL, DataSet, Group, knob_text, slug
@@ -73,13 +73,13 @@ def _first_look(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Picture]:
             lambda: overview.tradeoff(trades, part, title=title, looks=looks),
             "look",
         )
-    losses = {g.label: curve for g in groups if (curve := _losses(g))}
-    if losses:
-        caption = f"Loss of the logits on the training data of {title} by epoch, mean over seeds.{rest}"
+    what, panels = _training(data, groups)
+    if panels:
+        caption = f"{what.capitalize()} of {title} by epoch, mean over seeds.{rest}"
         yield Picture(
             f"training-{slug(title)}",
             caption,
-            lambda: overview.training_curves(losses, title=title, looks=looks),
+            lambda: overview.training_curves(panels, what, title=title, looks=looks),
             "look",
         )
 
@@ -89,10 +89,28 @@ def _said(group: Group, part: str) -> str:
     return "–" if stat is None else f"{100 * stat.mean:.1f}"
 
 
-def _losses(group: Group) -> list[float]:
-    """The logit loss by epoch, mean over seeds, as far as every seed has it; the whole loss of a run without parts."""
-    rows = [[v for row in run.metrics if (v := row.parts.get("logit", row.loss)) is not None] for run in group.runs]
-    return [fmean(values) for values in zip(*rows)]
+def _training(data: DataSet, groups: Sequence[Group]) -> tuple[str, dict[str, dict[str, list[float]]]]:
+    """Accuracy on the training batches by head, torso and tail where runs kept it, else the loss of the logits."""
+
+    def accuracy(part: str) -> Callable[[Epoch], float | None]:
+        return lambda row: (row.groups.get(part) or GroupTraining()).accuracy
+
+    parts = [part for part in GROUPS if data.sizes[part]]
+    panels = {part: _by_epoch(groups, accuracy(part)) for part in parts}
+    if data.parts.stored and all(panels.values()):
+        return "accuracy on training batches", panels
+    losses = _by_epoch(groups, lambda row: row.parts.get("logit", row.loss))
+    return "logit loss on the training data", {"": losses} if losses else {}
+
+
+def _by_epoch(groups: Sequence[Group], value: Callable[[Epoch], float | None]) -> dict[str, list[float]]:
+    """By label, mean over seeds of each epoch that all have."""
+    found = {}
+    for group in groups:
+        rows = [[v for row in run.metrics if (v := value(row)) is not None] for run in group.runs]
+        if curve := [fmean(values) for values in zip(*rows)]:
+            found[group.label] = curve
+    return found
 
 
 def looks_for(sets: Sequence[DataSet]) -> dict[str, Style]:

@@ -116,10 +116,10 @@ def _test_split(run: Run) -> Split:
 
 def _predicted(run: Run, labels: np.ndarray) -> np.ndarray | None:
     """The predicted labels, where the run's predictions are still beside it."""
-    from ..evaluate.predictions import Predictions
+    from ..runs.tensors import predictions
 
     try:
-        test = Predictions.load(run.path).test
+        test = predictions(run.path).test
     except InputError:
         return None
     if test is None or not np.array_equal(test.labels.numpy(), labels):

@@ -119,20 +119,24 @@ def tradeoff(
 
 @styled
 def training_curves(
-    losses: Mapping[str, Sequence[float]], *, title: str = "", looks: Mapping[str, Style] | None = None
+    panels: Mapping[str, Mapping[str, Sequence[float]]],
+    ylabel: str,
+    *,
+    title: str = "",
+    looks: Mapping[str, Style] | None = None,
 ) -> Figure:
-    """The training loss by epoch, mean over seeds, one line a method, on a logarithmic axis."""
-    figure, (ax,) = make_panels(1, width=5.6, height=3.6)
-    for label, look in style.of(losses, looks).items():
-        values = np.asarray(losses[label], dtype=float)
-        epochs = np.arange(1, values.size + 1)
-        mark = look.marker if values.size == 1 else None
-        ax.plot(epochs, values, color=look.color, linestyle=look.line, marker=mark, linewidth=1.6, label=label)
-    if all(min(values) > 0 for values in losses.values()):
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.set_xlabel("epoch")
-    ax.set_ylabel("logit loss, training")
-    ax.set_title(title)
-    add_legend(figure, ax, list(losses))
+    """A number of the training data by epoch, one line a method, a panel for each group of classes."""
+    figure, axes = make_panels(len(panels), width=5.6 if len(panels) == 1 else None, height=3.2, sharey=True)
+    for ax, (panel, rows) in zip(axes, panels.items()):
+        for label, look in style.of(rows, looks).items():
+            values = np.asarray(rows[label], dtype=float)
+            mark = look.marker if values.size == 1 else None
+            ax.plot(
+                np.arange(1, values.size + 1), values, color=look.color, linestyle=look.line, marker=mark, label=label
+            )
+        ax.set_xlabel("epoch")
+        ax.set_title(panel)
+    axes[0].set_ylabel(ylabel)
+    figure.suptitle(title, fontsize=10)
+    add_legend(figure, axes[0], list(dict.fromkeys(label for rows in panels.values() for label in rows)))
     return figure
