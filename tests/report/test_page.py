@@ -87,7 +87,8 @@ def test_every_part_is_on_the_page_in_the_order_of_somebody_s_questions(made):
         "Take ", "Test accuracy of every class on digits-lt", "Head, torso and tail", "Results on digits-lt",
         "Head against tail", "Training", "Where it fails", "What next", "Laboratory",
         "Breakdown by head, torso and tail", "Every class", "Commonest mistakes", "Embeddings and margins",
-        "Anchors with a positive", "Theory check", "What was run", "How to reproduce", "was skipped: it is not finished",
+        "Anchors with a positive", "Theory check", "What was run", "How to reproduce",
+        "was skipped: it is not finished",
     )  # fmt: skip
     text = unescape(page[page.index("<main") :])
     places = [text.index(word) for word in words]
