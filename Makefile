@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check bench docs test-heavy clean
+.PHONY: install demo test check bench docs test-heavy test-lowest dist clean
 
 install: $(STAMP)
 
@@ -48,5 +48,34 @@ $(HEAVY)/.installed: pyproject.toml constraints.txt
 test-heavy: $(HEAVY)/.installed
 	$(HEAVY)/bin/python -m pytest -m heavy -rs
 
+# The lowest versions that pyproject.toml allows, but for torch: of older ones there is no CPU build everywhere, so it is
+# the one of constraints.txt here too, and its lower bound is by what we use of it, not by a test
+LOWEST ?= .venv-lowest
+TESTS ?= tests
+
+$(LOWEST)/.installed: pyproject.toml constraints.txt .ci/lowest.py
+	python3 -m venv $(LOWEST)
+	(cat constraints.txt; python3 .ci/lowest.py) > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/lowest.txt torch
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/lowest.txt -e '.[dev]'
+	touch $@
+
+test-lowest: $(LOWEST)/.installed
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n auto --dist worksteal $(TESTS)
+
+# A wheel and an sdist; the wheel is installed where nothing else is, and what is in both is looked at
+DIST ?= .venv-dist
+
+dist: $(STAMP)
+	rm -rf dist $(DIST)
+	python3 -m venv $(DIST)
+	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check build
+	$(DIST)/bin/python -m build --outdir dist .
+	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd $(DIST) && bin/longtail --version && bin/longtail train elm --epochs 1 --out run && bin/longtail report run --out page
+	LONGTAIL_DIST=dist $(PYTHON) -m pytest tests/test_dist.py
+	rm -rf $(DIST)
+
 clean:
-	rm -rf $(VENV) $(HEAVY) site demo .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HEAVY) $(LOWEST) $(DIST) dist site demo .mypy_cache .ruff_cache .hypothesis

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from longtail.engine.job import Job, execute
+from longtail.errors import RunError
 
 HERE = Path(__file__).parent
 TIMING = ("images_per_second", "seconds")
@@ -56,3 +62,59 @@ def test_killed_runs_end_in_the_same_bits(case: str, tmp_path: Path) -> None:
     resumed = json.loads((broken / "environment.json").read_text())["resumed"]
     assert resumed >= 2
     assert len(list((broken / "checkpoints").glob("*.safetensors"))) <= 2
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 12 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if shutil.which("mount") is None or subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", folder], capture_output=True
+    ).returncode:  # fmt: skip
+        pytest.skip("only root can mount a small disk")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+class FullDisk:
+    """A watcher that fills the disk when a run has come to a step."""
+
+    def __init__(self, disk: Path, at: int) -> None:
+        self.disk, self.left = disk, at
+
+    def step(self, now: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            fill(self.disk)
+
+    def epoch(self, row: object) -> None:
+        pass
+
+
+def fill(disk: Path) -> None:
+    with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.mark.parametrize(("at", "unwritten"), [(2, "metrics.jsonl"), (8, ".safetensors")])
+def test_a_full_disk_costs_no_more_than_a_kill(at: int, unwritten: str, small_disk: Path, tmp_path: Path) -> None:
+    whole = Job("ce", epochs=3, out=str(tmp_path / "whole"))
+    execute(whole, say=lambda text: None)
+    broken = Job("ce", epochs=3, out=str(small_disk / "run"), resume=True)
+    with pytest.raises(RunError, match=f"is full: .*{unwritten} was not written; free some space, then --resume"):
+        execute(broken, say=lambda text: None, watchers=lambda *_: [FullDisk(small_disk, at)])
+    (small_disk / "filler").unlink()
+    execute(broken, say=lambda text: None)
+    for name in ("model.safetensors", "predictions.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (small_disk / "run" / name).read_bytes()
+    assert metrics(tmp_path / "whole") == metrics(small_disk / "run")
+    fill(small_disk)
+    report = subprocess.run(
+        [sys.executable, "-m", "longtail", "report", tmp_path / "whole", "--out", small_disk / "report"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert report.returncode == 1
+    assert "Traceback" not in report.stderr
+    assert "No space left on device" in report.stderr or "is full" in report.stderr

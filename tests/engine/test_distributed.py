@@ -84,6 +84,11 @@ def test_a_dead_rank_ends_the_job_with_an_error_and_resume_goes_on(tmp_path: Pat
     assert "stopped and saved" in errors
     epochs = [json.loads(line)["epoch"] for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert epochs == list(range(1, len(epochs) + 1))
+    # One process rounds otherwise than two: to go on so would be another run
+    alone = run(sys.executable, *arguments, "--resume")
+    assert alone.returncode == 2
+    assert "was begun by 2 process(es) and cannot go on with 1" in alone.stderr
+    assert alone.stderr.count("\n") == 1
 
 
 def test_a_batch_that_cannot_be_shared_is_one_sentence() -> None:

@@ -49,7 +49,7 @@ def embed(
     from ..data import load
     from ..embed import embed as compute
     from ..engine.distributed import pick_device
-    from ..engine.net import has_bf16
+    from ..engine.stage import has_bf16
     from ..errors import InputError, unknown
     from ..models import pretrained
 

@@ -96,7 +96,8 @@ def ranks(device: torch.device) -> Iterator[Ranks]:
         yield Ranks(rank, world)
     except RuntimeError as error:
         if _is_lost_peer(error):
-            raise RunError(f"another process of this job is gone: {str(error).splitlines()[0]}") from error
+            what = "did not answer" if "timed out" in str(error).lower() else "is gone"
+            raise RunError(f"another process of this job {what}: start them all again with --resume") from error
         raise
     finally:
         # Not after an error: destroying waits for the ranks that are gone

@@ -283,6 +283,12 @@ def _lead(
         return reuse.state_problem(state, ready.plan, ready.data.train, ready.recipe, ranks)
 
     saved = run.latest(lambda text: say(f"warning: {text}"), problem) if goes_on else None
+    before = saved[1].meta.get("processes", ranks.world) if saved else ranks.world
+    if before != ranks.world:  # sums over other parts of a batch round otherwise
+        raise InputError(
+            f"{run.path} was begun by {before} process(es) and cannot go on with {ranks.world} to the same bits: use "
+            f"torchrun --nproc-per-node {before}, or --force to start it afresh"
+        )
     if job.resume:
         say(f"going on from {run.path}" if saved else f"{run.path} has no usable checkpoint: starting afresh")
     about = environment(str(ready.device), job.command())

@@ -350,7 +350,8 @@ class Trainer:
                     f"{name} holds values that are not finite after step {self.at.done}: a lower --lr may help, and "
                     "the last good checkpoint is kept"
                 )
-        self.saving.save(self.at.done, encode(tensors, {"format": 1, "at": asdict(self.at), "sums": self.sums.data()}))
+        meta = {"format": 1, "at": asdict(self.at), "sums": self.sums.data(), "processes": self.ranks.world}
+        self.saving.save(self.at.done, encode(tensors, meta))
 
     def tensors(self) -> dict[str, Tensor]:
         """All that the rest of the run depends on, besides the position."""
