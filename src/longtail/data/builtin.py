@@ -23,7 +23,7 @@ def digits() -> Source:
     test = torch.cat([positions[-TEST_PER_CLASS:] for positions in order])
     rest = torch.cat([positions[:-TEST_PER_CLASS] for positions in order]).sort().values
     whole = Split(x, y, torch.arange(len(y)))
-    note = f"{len(test)} test images: differences under 3 points of accuracy are noise"
+    note = f"{len(test)} test images: a few points between methods may be chance, and the report says how many"
     return Source("digits-lt", whole.take(rest), whole.take(test), [str(d) for d in range(10)], notes=(note,))
 
 

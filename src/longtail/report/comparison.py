@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import median
 
 import numpy as np
@@ -49,16 +50,14 @@ class Difference:
 
     def half_width(self, level: float = LEVEL) -> float:
         """Half of the interval that misses the truth in a share ``level`` of cases; 0 where no source is known."""
-        from scipy import stats  # takes long to import
-
-        return math.hypot(*(float(stats.t.isf(level / 2, s.freedom)) * s.error for s in self.sources))
+        return math.hypot(*(_quantile(1 - level / 2, s.freedom) * s.error for s in self.sources))
 
     @property
     def interval(self) -> tuple[float, float] | None:
         half = self.half_width()
         return (self.value - half, self.value + half) if self.sources else None
 
-    @property
+    @cached_property
     def p(self) -> float | None:
         """The smallest level at which the interval is without 0; None with one seed, where nothing is decided."""
         if self.seeds < 2 or not self.sources:
@@ -97,6 +96,13 @@ class Difference:
             ahead = sum(d * self.value > 0 for d in self.by_seed)
             return f"{said}, same sign in {ahead} of {len(self.by_seed)} seeds"
         return f"{said}, by seed {', '.join(f'{scale * d:+.{digits}f}' for d in self.by_seed)}"
+
+
+def _quantile(share: float, freedom: float) -> float:
+    """Of Student's distribution, which is the normal one for infinitely many degrees of freedom."""
+    from scipy import special  # takes long to import
+
+    return float(special.ndtri(share) if math.isinf(freedom) else special.stdtrit(freedom, share))
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
