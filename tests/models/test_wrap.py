@@ -146,7 +146,7 @@ def test_object_with_logits_and_keyword_arguments():
     ("module", "x", "message"),
     [
         (Softmaxed(), torch.randn(2, 4), "a softmax after it"),
-        (Tokens(), torch.randn(2, 5, 4), r"sees inputs of shape \(2, 5, 4\)"),
+        (Tokens(), torch.randn(2, 5, 4), r"sees inputs of shape \(2, 5, 4\), and the output is no single position"),
     ],
 )
 def test_models_that_cannot_be_wrapped_say_so_at_the_first_call(module, x, message):
@@ -204,3 +204,61 @@ def test_a_change_in_place_after_the_head_is_noticed():
     net = wrap(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.ReLU(inplace=True)))
     with pytest.raises(InputError, match="is not that of its linear layer"):
         net(torch.randn(5, 4))
+
+
+class Pooled(nn.Module):
+    """Pools after its head: the last of two summed positions is no position."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.fc(x)[:, -2:].sum(1)
+
+
+def test_a_sum_of_positions_is_no_embedding():
+    with pytest.raises(InputError, match="is not that of its linear layer 'fc'"):
+        wrap(Pooled())(torch.randn(2, 5, 4))
+
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+def text_models():
+    """Transformers' own classes, small; the embedding each must have, from its own parts."""
+    transformers = pytest.importorskip("transformers")
+    same = {"vocab_size": 50, "num_labels": 3, "pad_token_id": 0}
+    t = transformers
+    gpt = t.GPT2Config(n_embd=32, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2, **same)
+    distil = t.DistilBertConfig(dim=32, n_layers=1, n_heads=2, hidden_dim=64, **same)
+    return {
+        "bert": (t.BertForSequenceClassification(t.BertConfig(**SMALL, **same)), "classifier"),
+        "distilbert": (t.DistilBertForSequenceClassification(distil), "classifier"),
+        "roberta": (
+            t.RobertaForSequenceClassification(t.RobertaConfig(**SMALL, **same, max_position_embeddings=20)),
+            "classifier.out_proj",
+        ),
+        "gpt2": (t.GPT2ForSequenceClassification(gpt), "score"),
+        "llama": (t.LlamaForSequenceClassification(t.LlamaConfig(**SMALL, **same, num_key_value_heads=2)), "score"),
+    }
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "roberta", "gpt2", "llama"])
+def test_text_classifiers(name):
+    inner, head = text_models()[name]
+    model = wrap(inner.eval())
+    tokens = torch.randint(3, 50, (4, 7))
+    tokens[1, 4:] = 0
+    given = {"input_ids": tokens, "attention_mask": (tokens != 0).long()}
+    for _ in range(2):  # the first call is verified, the second is not
+        logits, embeddings = model(**given)
+        assert model.head_name == head
+        assert embeddings.shape == (4, 32)
+        torch.testing.assert_close(logits, inner(**given).logits)
+        torch.testing.assert_close(model.head(embeddings), logits)
+    if name in ("gpt2", "llama"):  # the last token that is no padding
+        states = inner.base_model(**given).last_hidden_state
+        torch.testing.assert_close(embeddings, states[torch.arange(4), torch.tensor([6, 3, 6, 6])])
+    embeddings.sum().backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in inner.base_model.parameters())

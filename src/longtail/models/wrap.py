@@ -18,7 +18,9 @@ def wrap(module: nn.Module, head: nn.Module | str | None = None) -> Wrapped:
     """Make a classifier return ``Outputs(logits, embeddings)``.
 
     Args:
-        module: any network whose output is that of a linear layer: a tensor (B, C), or an object with ``.logits``.
+        module: any network whose output is that of a linear layer: a tensor (B, C), or an object with ``.logits``. The
+            layer may also see a whole sequence (B, T, K) of which the output is one position's, as in the sequence
+            classifiers of decoders (GPT-2, Llama): that position's input is the embedding.
         head: that layer, or its name in ``module.named_modules()``; by default the ``nn.Linear`` registered last.
 
     That the layer's output is the model's is verified at the first call: nothing (a softmax, a sum) may come after it.
@@ -113,6 +115,8 @@ class Wrapped(nn.Module):
         # Let go of both: a kept tensor would keep the whole graph of the batch alive.
         embeddings, heard = self._seen, self._said
         self._seen = self._said = None
+        if embeddings is not None and embeddings.ndim == 3 and isinstance(logits, Tensor) and logits.ndim == 2:
+            embeddings, heard = _position(logits, embeddings, cast(Tensor, heard))
         if not self._verified:
             self._verify(said, logits, embeddings, heard)
         return Outputs(logits, embeddings)
@@ -128,8 +132,8 @@ class Wrapped(nn.Module):
             raise InputError(f"{kind} did not use its linear layer {name!r} in this call: {hint}")
         if embeddings.ndim != 2:
             raise InputError(
-                f"the linear layer {name!r} of {kind} sees inputs of shape {tuple(embeddings.shape)}, not (B, K): "
-                "pool them before it"
+                f"the linear layer {name!r} of {kind} sees inputs of shape {tuple(embeddings.shape)}, and the output "
+                f"is no single position of them: {hint}, or a module that pools before that layer"
             )
         # Comparing values cannot be compiled; the first eager call does it.
         same = logits.shape == heard.shape
@@ -140,3 +144,12 @@ class Wrapped(nn.Module):
             raise InputError(
                 f"the output of {kind} is not that of its linear layer {name!r} (a softmax after it?): {hint}"
             )
+
+
+def _position(logits: Tensor, embeddings: Tensor, heard: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a sequence (B, T, K) and what the layer said of it (B, T, C), the position whose logits the model returned."""
+    if heard.shape[0] != logits.shape[0] or heard.shape[2:] != logits.shape[1:]:
+        return embeddings, heard
+    at = (heard.detach().to(logits.dtype) == logits.detach()[:, None]).sum(-1).argmax(1)
+    rows = torch.arange(len(at), device=at.device)
+    return embeddings[rows, at], heard[rows, at]
