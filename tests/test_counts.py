@@ -185,3 +185,33 @@ def test_is_a_value() -> None:
     assert pickle.loads(pickle.dumps(counts)) == counts == copy.deepcopy(counts)
     assert repr(counts) == "ClassCounts([5, 0, 2])"
     assert repr(ClassCounts(range(1, 101))) == "ClassCounts(100 classes, 5050 samples, 100…1)"
+
+
+def test_a_hugging_face_data_set():
+    """What `datasets` has: columns, and a feature that names classes; a class nobody has counts too."""
+
+    class ClassLabel:
+        names = ("a", "b", "c")
+
+    class Column:
+        def __iter__(self):
+            return iter([0, 1, 0])
+
+    class Data(dict):
+        column_names = ("text", "label")
+        features = {"text": None, "label": ClassLabel()}  # noqa: RUF012
+
+    assert ClassCounts.from_dataset(Data(label=Column())) == ClassCounts([2, 1, 0])
+    assert ClassCounts.from_labels(Column()) == ClassCounts([2, 1])
+
+
+@pytest.mark.heavy
+def test_a_real_hugging_face_data_set():
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=["a", "b", "c"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": names})
+    data = datasets.Dataset.from_dict({"text": ["x", "y", "z"], "label": [0, 1, 0]}, features=features)
+    assert ClassCounts.from_dataset(data) == ClassCounts([2, 1, 0])
+    assert ClassCounts.from_labels(data["label"], num_classes=3) == ClassCounts([2, 1, 0])
+    with pytest.raises(InputError, match="no column 'label' or 'labels', but 'text'"):
+        ClassCounts.from_dataset(data.remove_columns("label"))

