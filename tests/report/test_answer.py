@@ -44,6 +44,7 @@ def test_the_best_on_validation_data_is_taken_with_its_folder(three):
     assert found.sentences[1].startswith("It is 20.0 points above plain cross-entropy (95 % interval +")
     assert "which may be chance" not in found.sentences[1]
     assert found.sentences[2].startswith("It cannot be told apart with 240 test samples and 3 seeds from ELM.")
+    assert "(0.5 points, ELM ahead)" in found.sentences[2]
     assert found.commands[0] == f"longtail predict {three / 'logadj-2'} NEW_DATA"
 
 
@@ -53,7 +54,7 @@ def test_without_validation_data_the_choice_is_said_to_be_flattered(three):
     found = answer(read(three))
     assert found.best.label == "ELM"
     assert "chosen on these test data, which flatters it a little" in found.sentences[0]
-    assert "as far below it as measured (0.5 points)" in found.sentences[2]
+    assert "If the difference to LogAdj is what was measured (0.5 points, it ahead)" in found.sentences[2]
     assert found.sentences[2].endswith("to tell.") or "would tell" in found.sentences[2]
 
 

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import tarfile
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -251,3 +252,38 @@ def test_the_browser_test_would_notice(tmp_path):
     _, messages = browse(page, tmp_path / "profile")
     assert "undefinedName is not defined" in messages
     assert re.search(r"CONSOLE.*Content Security Policy", messages)
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory):
+    """axe-core's source from npm; a machine without npm or its registry skips the test."""
+    npm, folder = shutil.which("npm"), tmp_path_factory.mktemp("axe")
+    if npm is None:
+        pytest.skip("no npm on PATH")
+    try:
+        subprocess.run(
+            [npm, "pack", "--silent", "axe-core@4"], cwd=folder, check=True, capture_output=True, timeout=120
+        )
+        with tarfile.open(next(folder.glob("axe-core-*.tgz"))) as archive:
+            return archive.extractfile("package/axe.min.js").read().decode("utf-8")
+    except (subprocess.SubprocessError, OSError, StopIteration, KeyError, tarfile.TarError) as error:
+        pytest.skip(f"axe-core cannot be had from npm ({type(error).__name__})")
+
+
+@pytest.mark.browser
+@needs_browser
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_axe_finds_nothing_that_shuts_anybody_out(colours, axe, made, tmp_path):
+    _, page = made
+    probe = """<script>
+    for (const details of document.querySelectorAll("main details")) details.open = true;
+    axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "best-practice"] }).then((result) => {
+      document.title = JSON.stringify(result.violations.map((v) => [v.id, v.impact, v.nodes[0].html.slice(0, 200)]));
+    });</script></body>"""
+    copy = tmp_path / "index.html"
+    copy.write_text(page.replace("</body>", f"<script>{axe}</script>{probe}"), encoding="utf-8")
+    flag = ["--blink-settings=preferredColorScheme=0"] if colours == "dark" else []
+    dom, _ = browse(copy, tmp_path / "profile", "--virtual-time-budget=20000", *flag)
+    found = json.loads(unescape(re.search(r"<title>(.*?)</title>", dom, re.S)[1]))
+    assert [v for v in found if v[1] in ("serious", "critical")] == []
+    assert found == []

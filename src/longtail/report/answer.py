@@ -116,15 +116,16 @@ def _needed(best: Group, rival: Rival) -> str:
     of_test = next((s.error for s in gap.sources if math.isinf(s.freedom)), 0.0)
     if any(std is None for std in stds):
         return f"Run at least three seeds of {best.label} and of {rival.group.label}."
-    if gap.value <= 0:
-        return f"{rival.group.label} is even a little above it on the test data."
     spread = math.hypot(*(std or 0.0 for std in stds))
-    as_measured = f"If {rival.group.label} is as far below it as measured ({100 * gap.value:.1f} points)"
+    apart, ahead = abs(gap.value), "it" if gap.value > 0 else rival.group.label
+    as_measured = (
+        f"If the difference to {rival.group.label} is what was measured ({100 * apart:.1f} points, {ahead} ahead)"
+    )
     for seeds in range(3, MOST_SEEDS + 1):
         sources = (Source(spread / math.sqrt(seeds), seeds), Source(of_test))
-        if Difference(gap.value, sources, (), seeds, "").half_width() < gap.value:
+        if Difference(apart, sources, (), seeds, "").half_width() < apart:
             return f"{as_measured}, about {seeds} seeds of each would tell."
-    samples = 2 * (size or 0) * (1.96 * of_test / gap.value) ** 2  # half of the error is left to the seeds
+    samples = 2 * (size or 0) * (1.96 * of_test / apart) ** 2 if apart else math.inf  # half is left to the seeds
     if size and samples < 100 * size:
         return f"{as_measured}, it would take about {_round(samples):,} test samples, and more seeds, to tell."
     return f"{as_measured}, no reasonable number of seeds or test samples would tell."

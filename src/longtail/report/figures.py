@@ -103,7 +103,9 @@ def group_accuracy(
     styles = style.of(labels, looks)
     figure, (ax,) = make_panels(1, width=max(5.2, 1.6 + 0.3 * len(labels) * len(columns)), height=3.4)
     width = 0.82 / max(len(labels), 1)
-    top = max((v for row in accuracy.values() for v in row.values() if v is not None), default=1.0)
+    tops = {label: [v + ((whiskers or {}).get(label, {}).get(c) or 0.0) for c, v in row.items() if v is not None]
+            for label, row in accuracy.items()}  # fmt: skip
+    top = min(max((v for values in tops.values() for v in values), default=1.0), 1.0)
     for i, label in enumerate(labels):
         look = styles[label]
         values = [accuracy[label].get(c) for c in columns]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from . import style
 from .style import Style, add_legend, make_panels, styled
@@ -60,6 +60,7 @@ def class_accuracy(
             )
     ax.set_xlim(high, low)  # the tail on the right, where one looks for it
     ax.set_ylim(-3, 103)
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("training samples of the class (logarithmic)")

@@ -38,9 +38,8 @@ def results(data: DataSet) -> Table:
         *by_group(data, lambda group, part: group.accuracy(part)),
         SEEDS,
         Column("Epochs", lambda group: group.first.epochs),
-        Column("Paper", theirs),
-        Column("Ours − paper", difference),
     ]
+    columns += [Column("Paper", theirs), Column("Ours − paper", difference)] if published else []
     note = " ".join(_results_note(data, published))
     table = Table.of(f"results-{slug(data.title)}", f"Results on {data.title}", data.groups, columns, note)
     plain = {group.method for group in data.groups if not group.changed}
