@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..runs.read import Run, circumstances
+from ..runs.identity import circumstances
+from ..runs.read import Run
 from ..runs.schema import Numbers
 from . import paper, tradeoff
 from .comparison import (

@@ -16,7 +16,8 @@ from statistics import median
 import numpy as np
 
 from ..errors import InputError
-from ..runs.read import Run, circumstances
+from ..runs.identity import circumstances
+from ..runs.read import Run
 from ..runs.schema import Numbers
 from .grouping import DataSet, Group, Parts
 from .table import Stat

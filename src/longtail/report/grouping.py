@@ -12,7 +12,8 @@ from typing import Any
 
 from ..counts import ClassCounts
 from ..margins import short
-from ..runs.read import Run, circumstances, condition, data_identity
+from ..runs.identity import circumstances, condition, data_identity
+from ..runs.read import Run
 from . import paper
 from .table import Stat
 

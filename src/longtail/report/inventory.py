@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Sequence
 
 from ..counts import ClassCounts
-from ..runs.read import Run, Skipped, circumstances, data_identity
+from ..runs.identity import circumstances, data_identity
+from ..runs.read import Run, Skipped
 from . import paper
 from .grouping import DataSet, Group, knob_text, slug
 from .table import Cell, Column, Table

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from .._version import __version__
 from ..errors import InputError, RunError
 from ..runs.read import Found, find
-from . import claims, figures, gallery, inventory, markdown, mistakes, paper, tables
+from . import claims, figures, gallery, inventory, markdown, mistakes, paper, results, tables
 from .answer import answer
 from .document import Command, Item, Report, Section, Warned
 from .gallery import Picture
@@ -75,7 +75,7 @@ def _data_section(data: DataSet, pictures: Sequence[Picture], paper_claims: bool
     bars = [p for p in look if p.name.startswith("figure2")]
     warned = [Warned(found.warning)] if found.warning else []
     items: list[Item | Section] = [Section(f"answer-{name}", data.title, [*found.sentences, *warned, *first], "answer")]
-    result = tables.results(data)
+    result = results.results(data)
     items.append(_section("head-tail", name, "Head, torso and tail", [*bars, result, *_facts(data)]))
     items += [_section(p.name.split("-")[0], name, _HEADINGS[p.name.split("-")[0]], [p]) for p in look if p not in bars]
     worst = mistakes.table(data, found.best)

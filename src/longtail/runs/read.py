@@ -12,12 +12,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from ..counts import ClassCounts
 from ..errors import InputError
 from .files import write_bytes
+from .identity import condition
 from .schema import Config, Diagnostics, Environment, Epoch, GroupAccuracy, Split, Summary, parse
 
 FORMAT = 1
@@ -383,26 +384,3 @@ def _without_repeats(runs: list[Run]) -> tuple[list[Run], list[Skipped]]:
 
 def _finished(run: Run) -> str:
     return run.environment.finished or ""
-
-
-def condition(run: Run) -> list[Any]:
-    """What must be equal for two runs to be seeds of one another."""
-    return [*data_identity(run), run.method, run.knobs, *circumstances(run).values()]
-
-
-def data_identity(run: Run) -> list[Any]:
-    """What must be equal for two runs to be on the same data.
-
-    A path may be written in many ways (photos, photos/, /home/me/photos), so its last part and the fingerprint count.
-    """
-    from ..data import names
-
-    known = run.data in names() or not run.fingerprint
-    which = [run.data] if known else [PurePath(run.data).name, run.fingerprint]
-    return [which, run.options, run.split.counts]
-
-
-def circumstances(run: Run) -> dict[str, Any]:
-    """Everything but data, method and seed. A recipe's name is no part of it: its fields say all."""
-    given = {"model": run.model, "epochs": run.epochs, "precision": run.precision}  # as run, whatever the recipe says
-    return {**given, **{f"recipe {k}": v for k, v in sorted(run.recipe.items()) if k != "name" and k not in given}}
