@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -155,15 +156,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def end(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def end(words: list[str], folder: Path) -> tuple[int, str]:
     """Exit code and what was said, in this process: importing torch for each would take longer than all the rest."""
-    with chdir(folder), at_most(SECONDS), pytest.raises(SystemExit) as ended:
+    # Streams of bytes, as a process has them: a file's name need not be UTF-8, and pytest's own capture needs that
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        chdir(folder),
+        at_most(SECONDS),
+        pytest.raises(SystemExit) as ended,
+    ):
         main(words)
-    return int(ended.value.code or 0), capsys.readouterr().err
+    return int(ended.value.code or 0), err.buffer.getvalue().decode("utf-8", "replace")
 
 
-def check(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = end(words, folder, capsys)
+def check(words: list[str], folder: Path) -> None:
+    code, said = end(words, folder)
     assert code in (0, 1, 2), said
     assert "Traceback" not in said
     assert "unexpected" not in said
@@ -172,11 +181,9 @@ def check(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("words", FOUND, ids=lambda words: " ".join(words)[:40].encode("ascii", "replace").decode())
-def test_what_was_found_is_one_sentence(
-    words: list[str], place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_found_is_one_sentence(words: list[str], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LONGTAIL_TRACEBACK", raising=False)
-    check(words, place, capsys)
+    check(words, place)
 
 
 @settings(
@@ -186,8 +193,8 @@ def test_what_was_found_is_one_sentence(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(words=lines())
-def test_whatever_is_typed_ends_well(words: list[str], place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check(words, place, capsys)
+def test_whatever_is_typed_ends_well(words: list[str], place: Path) -> None:
+    check(words, place)
 
 
 def test_as_a_process_of_its_own_too(place: Path) -> None:
