@@ -82,9 +82,15 @@ COMPUTED = {"0.9 %"}  # of docs/scaling.md: a probability, which docs/theory.md 
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_a_benchmark_on_a_page_is_the_stored_one(page):
+    for name, table in re.findall(r"<!-- benchmark:(.*?) -->\n(.*?)<!-- /benchmark -->", page.read_text(), flags=re.S):
+        assert table in (ROOT / "results" / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_no_measurement_is_typed_into_prose(page):
     """Where a page speaks of a measurement it shows a generated table, or says it in words that the table bears out."""
-    generated = r"<!-- results:.*?<!-- /results -->|<!-- table:.*?<!-- /table -->"
+    generated = r"<!-- (results|table|benchmark):.*?<!-- /\1 -->"
     text = re.sub(rf"{generated}|```.*?```|`[^`]*`", "", page.read_text(), flags=re.S)
     typed = re.findall(r"\d+\.?\d* ?± ?\d|\d+\.\d+ ?(?:%|points?\b|per cent)", text)
     assert set(typed) <= COMPUTED
