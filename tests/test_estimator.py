@@ -244,7 +244,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers(digits):
         ({"knobs": {"lamm": 1}}, "unknown knob"),
         ({"epochs": -1}, "epochs must be a whole number"),
         ({"lr": 0}, "lr must be"),
-        ({"hidden": (0,)}, "hidden sizes"),
+        ({"hidden": (0,)}, "a hidden size must be"),
         ({"early_stopping": True, "validation_fraction": 1.5}, "validation_fraction"),
         ({"epochs": 0}, "epochs must be a whole number of at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),

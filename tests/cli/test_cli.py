@@ -68,4 +68,4 @@ def test_methods_prints_the_table_and_one_method():
     assert "✓" in longtail("methods").stdout
     one = longtail("methods", "elm").stdout
     assert "--set lam=0.01" in one
-    assert "the paper's for imagenet-lt: alpha=Power(0.5, scale=10.0), lam=0.001" in one
+    assert "for imagenet-lt: --set alpha=10*prior^0.5 --set lam=0.001" in one
