@@ -138,8 +138,11 @@ def _method(text: str) -> tuple[str, dict[str, str]]:
     >>> _method("my_losses:ring:lam=0.1")
     ('my_losses:ring', {'lam': '0.1'})
     """
+    from .. import methods
+
     words = text.split(":")
-    named = next((i for i, word in enumerate(words) if "=" in word), len(words))
+    # What follows one of our own methods is a knob; otherwise module:function comes first
+    named = 1 if words[0] in methods.names() else next((i for i, word in enumerate(words) if "=" in word), len(words))
     return ":".join(words[:named]), pairs(words[named:], "--methods")
 
 
