@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from longtail.data import load
+from longtail.data.catalogue import read
 from longtail.errors import InputError
 from shared import SHARED, needs_shared
 from small_images import save_image
@@ -44,7 +45,19 @@ def test_class_folders_with_splits(tmp_path):
     make_folder(tmp_path / "test", {"a": 2, "b": 2})
     data = load(tmp_path)
     assert (len(data.train), len(data.val), len(data.test)) == (5, 2, 4)
-    assert data.notes == []
+    assert load(tmp_path, size=24).notes == []
+
+
+@pytest.mark.parametrize(("side", "taken"), [(20, 32), (45, 48), (100, 96), (500, 224)])
+def test_images_are_taken_as_large_as_their_files_are(side, taken, tmp_path):
+    for name in "ab":
+        for k in range(3):
+            save_image(tmp_path / name / f"{k}.png", size=(side, 2 * side))
+    (tmp_path / "a" / "broken.png").write_bytes(b"no image")
+    data = read(tmp_path)
+    assert data.train.input_shape == data.test.input_shape == (3, taken, taken)
+    assert ("taken at" in " ".join(data.notes)) == (taken < 224)
+    assert read(tmp_path, size=64).input_shape == (3, 64, 64)
 
 
 def test_empty_class_folder(tmp_path):
@@ -91,7 +104,7 @@ def test_csv_with_own_columns_and_numbers(tmp_path):
     path = write_csv(tmp_path / "d.csv", ("img", "kind"), rows)
     data = load(path, image_column="img", label_column="kind")
     assert data.class_names == [str(k) for k in range(12)]
-    assert "no test split given" in data.notes[0]
+    assert "no test split given" in data.notes[-1]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +151,7 @@ def test_features_in_one_piece_with_strings(tmp_path):
     data = load(tmp_path / "f.npz")
     assert data.class_names == ["a", "b"]
     assert data.counts.n.tolist() == [4, 4]
-    assert "no test split given" in data.notes[0]
+    assert "no test split given" in data.notes[-1]
 
 
 @needs_shared

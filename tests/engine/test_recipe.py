@@ -100,6 +100,21 @@ def test_defaults():
         recipes.default_for("some/where", "video")
 
 
+def test_small_data_are_counted_in_steps():
+    for name in ("images", "photos", "features"):
+        r = recipes.get(name)
+        for n in (150, 812, 5_000, 100_000):
+            small = r.for_samples(n)
+            assert 16 <= small.batch_size <= r.batch_size
+            assert small.epochs * (n // small.batch_size) >= r.least_steps
+        assert r.for_samples(100_000) == r
+        assert r.for_samples(20).epochs <= 250
+    images = recipes.get("images")
+    assert images.for_samples(812).lr == pytest.approx(images.lr * 24 / 128)
+    asked = images.for_samples(812, batch=128)
+    assert (asked.batch_size, asked.lr, asked.epochs) == (128, images.lr, 250)
+
+
 def test_another_model_drops_the_former_ones_options():
     r = recipes.get("digits").replace(model_options={"hidden": (4,)})
     assert r.model_options == {"hidden": (4,)}
@@ -172,7 +187,7 @@ def test_what_recipes_attained_is_what_the_stored_runs_say():
         ({"milestones": "96"}, "milestones must be a list"),
         ({"model": ""}, "model must be a name"),
         ({"model_options": 3}, "model_options must be a mapping"),
-        ({"adapts": True}, "unknown recipe field 'adapts'"),
+        ({"least_steps": 9}, "unknown recipe field 'least_steps'"),
     ],
 )
 def test_values_of_the_wrong_kind_are_named(fields, message):
@@ -182,9 +197,9 @@ def test_values_of_the_wrong_kind_are_named(fields, message):
 
 def test_a_config_without_later_fields_is_the_same_recipe():
     photos = recipes.get("photos")
-    assert "adapts" not in photos.to_dict()
+    assert "least_steps" not in photos.to_dict()
     assert Recipe.from_dict(photos.to_dict()) == photos
-    assert photos.adapts
-    assert not recipes.get("cifar").adapts
+    assert photos.least_steps
+    assert not recipes.get("cifar").least_steps
     with pytest.raises(InputError, match="a recipe needs name, model"):
         Recipe.from_dict({"lr": 0.1})

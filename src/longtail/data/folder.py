@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ..errors import InputError
 from .dataset import Files, Split
+from .images import image_size
 from .lists import IMAGENET_MEAN, IMAGENET_STD
 from .profiles import Source
 from .tables import LABEL_COLUMNS, SPLITS, column, csv_rows, csv_table, is_number, sorted_labels, split_of
@@ -17,13 +20,15 @@ from .tables import LABEL_COLUMNS, SPLITS, column, csv_rows, csv_table, is_numbe
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
 # Somebody's images may be signs or text: no mirror unless it is asked for
 AUGMENT = "crop"
+# Sides of the square that a network gets of images of no stated size
+SMALLEST, LARGEST = 32, 224
 IMAGE_COLUMNS = ("image", "path", "file", "filename", "image_path")
 
 
 def class_folders(
     path: Path,
     *,
-    size: int = 224,
+    size: int | None = None,
 ) -> Source:
     """``path/CLASS/….jpg``, or ``path/train/CLASS/….jpg`` with ``val`` and ``test`` beside it where there are any."""
     parts: dict[str, Path] = {}
@@ -75,7 +80,7 @@ def csv_file(
     label_column: str | None = None,
     split_column: str | None = None,
     images: str | Path | None = None,
-    size: int = 224,
+    size: int | None = None,
     columns: Sequence[str] | str | None = None,
 ) -> Source:
     """A CSV with a header and a column of labels, any strings: of images, where a column holds paths, or of numbers.
@@ -88,7 +93,7 @@ def csv_file(
         columns: of a table of numbers, those that are features; all but label and split by default.
     """
     if not _has_images(path, image_column, images):
-        if size != 224:
+        if size is not None:
             raise InputError(f"{path} has no column of images, so size does not apply to it")
         return csv_table(path, label_column=label_column, split_column=split_column, columns=columns)
     if columns is not None:
@@ -135,7 +140,7 @@ def _source(
     root: Path,
     rows: dict[str, list[tuple[str, str]]],
     names: list[str],
-    size: int,
+    size: int | None,
     origin: str | None,
     lines: dict[str, list[int]],
 ) -> Source:
@@ -145,9 +150,35 @@ def _source(
     for key in ("train", "val", "test"):
         if key in rows:
             part = rows[key]
-            files = Files((file for file, _ in part), root, size, origin, lines.get(key))
+            files = Files((file for file, _ in part), root, LARGEST if size is None else size, origin, lines.get(key))
             labels = torch.tensor([label_of[label] for _, label in part], dtype=torch.int64)
             indices = torch.arange(start, start + len(part))
             splits[key] = Split(files, labels, indices, IMAGENET_MEAN, IMAGENET_STD, AUGMENT)
             start += len(part)
-    return Source(name, splits["train"], splits.get("test"), names, splits.get("val"))
+    return sized(Source(name, splits["train"], splits.get("test"), names, splits.get("val")), size)
+
+
+def sized(source: Source, size: int | None) -> Source:
+    """Images as large as their files are, 32 to 224 pixels a side in steps of 16, where no ``size`` was asked for: to
+    enlarge small ones costs time and gains nothing."""
+    files = source.train.inputs
+    if size is not None or not isinstance(files, Files):
+        return source
+    sides = [short for i in files.some(20) if (short := _short_side(files, i))]
+    if not sides:
+        return source
+    fitting = min(max(round(float(np.median(sides)) / 16) * 16, SMALLEST), LARGEST)
+    for split in (source.train, source.val, source.test):
+        if split is not None and isinstance(split.inputs, Files):
+            split.inputs.size = fitting
+    said = f"images are taken at {fitting}×{fitting} pixels, as their files are" if fitting < LARGEST else ""
+    return replace(source, notes=(*source.notes, f"{said} (--option size=N for another)")) if said else source
+
+
+def _short_side(files: Files, i: int) -> int:
+    """Of an image by its header; 0 where that cannot be read, which others will say."""
+    try:
+        with files.open(i) as file:
+            return min(image_size(file))
+    except Exception:  # a broken image can make a decoder raise nearly anything
+        return 0

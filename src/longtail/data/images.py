@@ -151,6 +151,12 @@ def resize(pixels: np.ndarray | Tensor, shape: tuple[int, int]) -> Tensor:
     return interpolate(planes[None], shape, mode="bilinear", antialias=True)[0]
 
 
+def image_size(file: IO[bytes]) -> tuple[int, int]:
+    """Width and height, by the header."""
+    size: tuple[int, int] = _pillow(file).size
+    return size
+
+
 def check_image(file: IO[bytes], thoroughly: bool = False) -> None:
     """Raise what reading it would raise: by its header and its end, or thoroughly by decoding it."""
     head = file.read(16)
@@ -161,7 +167,7 @@ def check_image(file: IO[bytes], thoroughly: bool = False) -> None:
     if doubtful:
         open_image(file.read()).pixels(1)
     else:
-        _check_size(*_pillow(file).size)
+        _check_size(*image_size(file))
 
 
 def _cut_off(head: bytes, tail: bytes, size: int) -> bool:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from .dataset import Files, Split
-from .folder import AUGMENT, IMAGE_COLUMNS
+from .folder import AUGMENT, IMAGE_COLUMNS, LARGEST, sized
 from .limits import is_regular, reason, shown
 from .lists import IMAGENET_MEAN, IMAGENET_STD
 from .profiles import Source
@@ -90,6 +90,9 @@ class ParquetImages(Files):
         chosen = np.asarray(indices, dtype=np.int64)
         return ParquetImages((self._raw(i) for i in chosen), self.root, self.size, image_column=self.image_column)
 
+    def some(self, number: int) -> Sequence[int]:
+        return range(min(len(self), number))  # those of one row group, which is read as a whole
+
     def read(self, i: int) -> bytes:
         file, row = self._place(i)
         if file not in self._open:
@@ -147,7 +150,7 @@ def parquet(
     image_column: str | None = None,
     label_column: str | None = None,
     split_column: str | None = None,
-    size: int = 224,
+    size: int | None = None,
     columns: Sequence[str] | str | None = None,
 ) -> Source:
     """A Parquet file, or a folder of them: of images and labels as on the hub, or (one file) a table of numbers.
@@ -164,7 +167,7 @@ def parquet(
     if image is None:
         if path.is_dir():
             raise InputError(f"{path}: {first.name} has no column of images; a table of numbers is one Parquet file")
-        if size != 224:
+        if size is not None:
             raise InputError(f"{path} has no column of images, so size does not apply to it")
         return parquet_table(path, label_column=label_column, split_column=split_column, columns=columns)
     label = column(first, schema.names, label_column, (*LABEL_COLUMNS, "fine_label"), "label")
@@ -187,13 +190,14 @@ def parquet(
     start = 0
     for split, paths in rows.items():
         y = torch.tensor(_numbers(path, split, labels[split], names, given is not None), dtype=torch.int64)
-        images = ParquetImages(paths, root, size, image_column=image)
+        images = ParquetImages(paths, root, LARGEST if size is None else size, image_column=image)
         indices = torch.arange(start, start + len(y))
         splits[split] = Split(images, y, indices, IMAGENET_MEAN, IMAGENET_STD, AUGMENT)
         start += len(y)
     stem = path.stem if path.suffix else path.name
     identity = " ".join(f"{file.name}:{file.stat().st_size}" for parts in files.values() for file in parts)
-    return Source(stem, splits["train"], splits.get("test"), names, splits.get("val"), tuple(notes), identity)
+    found_all = Source(stem, splits["train"], splits.get("test"), names, splits.get("val"), tuple(notes), identity)
+    return sized(found_all, size)
 
 
 def parquet_files(path: Path) -> dict[str, list[Path]]:

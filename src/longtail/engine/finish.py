@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,8 @@ from .forward import margins_of, outputs
 
 # Training logits beyond this many numbers are not kept: ImageNet-LT's are 0.5 GB, iNaturalist's would be 14
 MOST_LOGITS = 2 * 10**8
+# Accuracy on its own training data below which a training did not get far
+UNDERFIT = 0.6
 
 
 def too_many_logits(data: Dataset) -> bool:
@@ -129,7 +132,8 @@ def finish(
     )
     if predictions.train is None:
         summary["train"] = _train_accuracy(tensors["train_predicted"] == data.train.labels, data.train.labels)
-    found = concerns(run.metrics(), summary["train"]["balanced"], data.num_classes)
+    learnt = max(summary["train"]["balanced"], summary["train"]["accuracy"])
+    found = concerns(run.metrics(), learnt, data.num_classes)
     summary["concerns"] = found
     parts = {name: summary[name] for name in ("val", "test") if summary[name]}
     run.add_to_last_row(**{k: {"balanced": v["balanced"], "accuracy": v["accuracy"]} for k, v in parts.items()})
@@ -137,12 +141,17 @@ def finish(
     return found
 
 
-def concerns(rows: Sequence[Mapping[str, Any]], train_balanced: float, classes: int) -> list[str]:
-    """What is wrong with a training, one sentence each: a loss that grew, a result that is a guess.
+def concerns(rows: Sequence[Mapping[str, Any]], learnt: float, classes: int) -> list[str]:
+    """What is wrong with a training, one sentence each: a loss that grew, a result that is a guess, or far from what
+    could be learnt, and whether the terms on embeddings are to blame.
+
+    Args:
+        rows: of metrics.jsonl.
+        learnt: accuracy on the training data, balanced or not, whichever is higher.
 
     >>> concerns([{"stage": "train", "loss": 2.0}, {"stage": "train", "loss": 9.0}], 0.1, 10)
-    ['the loss of stage train grew from 2 to 9: a lower --lr may help', 'balanced accuracy on the training data itself
-    is 10.0 %, and guessing has 10.0 %: nothing was learnt']
+    ['the loss of stage train grew from 2 to 9: a lower --lr may help', 'accuracy on the training data itself is 10.0 %,
+    and guessing has 10.0 %: nothing was learnt']
     """
     found = []
     for stage in dict.fromkeys(row["stage"] for row in rows):
@@ -150,10 +159,27 @@ def concerns(rows: Sequence[Mapping[str, Any]], train_balanced: float, classes: 
         if losses[-1] > 1.05 * losses[0] > 0:
             grew = f"the loss of stage {stage} grew from {losses[0]:.4g} to {losses[-1]:.4g}"
             found.append(f"{grew}: a lower --lr may help")
-    if classes > 1 and train_balanced < 1.1 / classes:
+    if classes < 2:
+        return found
+    last = rows[-1] if rows else {}
+    groups = [group for group in (last.get("groups") or {}).values() if group]
+    loss = sum(g["loss"] * g["n"] for g in groups) / max(sum(g["n"] for g in groups), 1)
+    nothing, little = learnt < 1.1 / classes, learnt < UNDERFIT or loss > max(1.0, 0.3 * math.log(classes))
+    if nothing:
+        guess = f"accuracy on the training data itself is {100 * learnt:.1f} %, and guessing has {100 / classes:.1f} %"
+        found.append(f"{guess}: nothing was learnt")
+    elif little:
+        at_end = f", cross-entropy {loss:.2f} on the last epoch's batches" if groups else ""
         found.append(
-            f"balanced accuracy on the training data itself is {100 * train_balanced:.1f} %, and guessing has "
-            f"{100 / classes:.1f} %: nothing was learnt"
+            f"training did not get far: {100 * learnt:.0f} % of the training data are right at the end{at_end}; more "
+            "--epochs, another --lr or a milder --augment may help"
+        )
+    parts = last.get("parts") or {}
+    share = 1 - parts["logit"] / last["loss"] if len(parts) > 1 and parts.get("logit", 0) < last["loss"] else 0.0
+    if (nothing or little) and "logit" in parts and share > 0.5:
+        found.append(
+            f"{100 * share:.0f} % of the loss at the end are its terms on embeddings, which can hold the logits down: "
+            "lower their weight (--set lam=…)"
         )
     return found
 

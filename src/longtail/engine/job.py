@@ -192,11 +192,12 @@ def _recipe(job: Job, data: Dataset) -> Recipe:
 
     # By what was asked for, not by the data's own name: somebody's folder may be called images, features or moons
     name = job.data if job.data in names() else ""
-    chosen = recipe.default_for(name, data.kind) if job.recipe is None else recipe.get(job.recipe)
+    small = data.kind == "files" and max(data.input_shape) <= recipe.SMALL_IMAGE
+    chosen = (
+        recipe.default_for(name, "images" if small else data.kind) if job.recipe is None else recipe.get(job.recipe)
+    )
     changes = job.recipe_fields()
-    if job.recipe is None and "batch_size" not in changes:
-        chosen = chosen.for_samples(len(data.train))
-    chosen = chosen.set(changes)
+    chosen = chosen.for_samples(len(data.train), changes.get("batch_size")).set(changes)
     if data.kind != "features":
         from ..data.augment import stored_name
 

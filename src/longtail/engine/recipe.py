@@ -18,6 +18,10 @@ PRECISIONS = ("auto", "fp32", "bf16")
 MOST_LR = 1000
 MOST_EPOCHS = 1_000_000
 MOST_SAMPLES = 10_000_000
+# Files of at most so many pixels a side are images as CIFAR's are, not photographs
+SMALL_IMAGE = 64
+# Epochs that a recipe grows to on small data
+MOST_ADDED = 250
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,10 @@ class Recipe:
         precision: ``"fp32"``, ``"bf16"``, or ``"auto"``: bf16 where the network convolves and the processor helps.
         ema: decay of an average of the weights that is evaluated instead of them, or None.
         standardise: whether features pass a first layer that is fitted to the training data (``models.Standardise``).
-        adapts: whether batches get smaller on small data (``for_samples``); no part of a run, whose batch size says it.
-        least_steps: epochs are added on small data until there are so many; no part of a run either.
+        steps_per_epoch: small data get batches small enough for so many steps an epoch (``for_samples``); 0 is no
+            limit. Like the next two no part of a run, whose fields say what came of it.
+        least_steps: epochs are added on small data until there are so many.
+        lr_by_batch: whether smaller batches get a smaller rate.
         attained: what runs in results/ reached with it, in words; a recipe with fields replaced claims nothing.
     """
 
@@ -60,8 +66,9 @@ class Recipe:
     ema: float | None = None
     model_options: Mapping[str, Any] = field(default_factory=dict)
     standardise: bool = False
-    adapts: bool = field(default=False, compare=False)
+    steps_per_epoch: int = field(default=0, compare=False)
     least_steps: int = field(default=0, compare=False)
+    lr_by_batch: bool = field(default=False, compare=False)
     attained: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -157,27 +164,25 @@ class Recipe:
         milestones = tuple(m * ratio for m in self.milestones)
         return self.replace(epochs=epochs, warmup_epochs=self.warmup_epochs * ratio, milestones=milestones)
 
-    def for_samples(self, n: int) -> Recipe:
-        """The same recipe for small data of one's own: batches small enough for eight steps an epoch, not below 16, and
-        as many epochs as ``least_steps`` need.
+    def for_samples(self, n: int, batch: int | None = None) -> Recipe:
+        """The same recipe for small data of one's own, by steps and not by epochs: batches small enough for
+        ``steps_per_epoch``, not below 16, and as many epochs as ``least_steps`` need, within reason.
 
-        Only a recipe that ``adapts`` changes; the others are what they say.
+        Only a recipe that has ``steps_per_epoch`` changes; the others are what they say. ``batch`` is a size that
+        somebody asked for.
 
-        >>> get("photos").for_samples(200).batch_size, get("cifar").for_samples(200).batch_size
-        (25, 128)
+        >>> small = get("images").for_samples(800)
+        >>> small.batch_size, small.epochs, get("cifar").for_samples(800).epochs
+        (24, 61, 256)
         >>> get("features").for_samples(100).epochs
         42
         """
-        if not self.adapts:
+        if not self.steps_per_epoch:
             return self
-        batch = min(self.batch_size, max(n // 8 // 2 * 2, 16) if self.least_steps else max(n // 8, 16))
-        if self.least_steps:
-            enough = math.ceil(self.least_steps / max(n // batch, 1))
-            return self.replace(batch_size=batch).with_epochs(max(self.epochs, enough))
-        # With fewer samples a step, a step goes less far
-        return (
-            self if batch == self.batch_size else self.replace(batch_size=batch, lr=self.lr * batch / self.batch_size)
-        )
+        batch = batch or min(self.batch_size, max(n // self.steps_per_epoch // 2 * 2, 16))
+        enough = min(math.ceil(self.least_steps / max(n // batch, 1)), MOST_ADDED)
+        lr = self.lr * min(batch / self.batch_size, 1) if self.lr_by_batch else self.lr
+        return self.replace(batch_size=batch, lr=lr).with_epochs(max(self.epochs, enough))
 
     def lr_at(self, step: int, steps_per_epoch: int, epochs: int | None = None) -> float:
         """The learning rate of a step (from 0) of a schedule of ``epochs`` (the recipe's own unless given).
@@ -270,10 +275,12 @@ _RECIPES = {
         ),
         # Small images and photographs of one's own, from a folder or a list.
         Recipe(
-            "images", "resnet32", epochs=60, batch_size=128, lr=0.2, warmup_epochs=3.0, weight_decay=5e-4, adapts=True,
+            "images", "resnet20", epochs=60, batch_size=128, lr=0.2, warmup_epochs=3.0, weight_decay=5e-4,
+            steps_per_epoch=32, least_steps=2000, lr_by_batch=True,
         ),
         Recipe(
-            "photos", "resnet18", epochs=60, batch_size=64, lr=0.05, warmup_epochs=3.0, weight_decay=5e-4, adapts=True,
+            "photos", "resnet18", epochs=60, batch_size=64, lr=0.05, warmup_epochs=3.0, weight_decay=5e-4,
+            steps_per_epoch=32, least_steps=2000, lr_by_batch=True,
         ),
         Recipe(
             "digits", "mlp", epochs=30, batch_size=64, lr=0.1, warmup_epochs=1.0, weight_decay=5e-4,
@@ -287,7 +294,7 @@ _RECIPES = {
         ),
         Recipe(
             "features", "mlp-features", epochs=20, batch_size=256, lr=0.2, warmup_epochs=1.0, weight_decay=5e-4,
-            model_options={"hidden": (256,)}, standardise=True, adapts=True, least_steps=250,
+            model_options={"hidden": (256,)}, standardise=True, steps_per_epoch=8, least_steps=250,
         ),
         # Features again, with an embedding of the network's own: for what is to be learnt about embeddings.
         Recipe(

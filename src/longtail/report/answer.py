@@ -154,12 +154,9 @@ def warning(data: DataSet, best: Group) -> str:
             f"{_some(collapsed)} did no better than guessing: where an embedding term is that strong, lower its weight "
             "(lam)."
         )
-    learnt = best.mean(lambda run: run.summary.train.balanced)
-    if learnt is not None and learnt < 0.6:
-        return (
-            f"Training did not get far: {best.label} is right on {100 * learnt:.0f} % of its own training data "
-            "(mean over classes). Try more epochs."
-        )
+    for group in sorted(data.groups, key=lambda group: group is not best):
+        if concern := next((concern for run in group.runs for concern in run.summary.concerns), ""):
+            return f"{group.label}: {concern}."
     never = [c for c in range(len(names)) if all(run.summary.test.per_class[c] == 0 for run in best.runs)]
     if never:
         return f"{best.label} never recognises {_some([names[c] for c in never])}."
