@@ -38,13 +38,14 @@ class Exported(nn.Module):
         return self.reading.scores(self.model(x).logits).softmax(1)
 
 
-def export(run: str | Path, to: str, out: str | Path | None = None) -> Path:
+def export(run: str | Path, to: str, out: str | Path | None = None, trust_code: bool = False) -> Path:
     """Write a run's model and check that the file says what the model says.
 
     Args:
         run: folder of a finished run.
         to: ``"torch"`` (``torch.export``, read with ``torch.export.load``) or ``"onnx"``.
         out: the file; by default ``model.pt2`` or ``model.onnx`` in the run folder.
+        trust_code: import and run a model or method of somebody's own that the run names.
 
     The batch size is free. Class names and what an input is are inside: for torch an extra file ``longtail.json``, for
     ONNX metadata under the key ``longtail``, JSON both.
@@ -56,7 +57,7 @@ def export(run: str | Path, to: str, out: str | Path | None = None) -> Path:
         raise unknown("format", to, FORMATS)
     if to == "onnx":
         _need_onnx()
-    restored = restore(run)
+    restored = restore(run, trust_code)
     if restored.neighbours is not None:
         raise InputError(
             f"{run} ended in k-NN, which needs all training embeddings: export a run with a head, trained with "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import methods, models, posthoc
+from . import methods, models, plugins, posthoc
 from .data.dataset import Files, Split
 from .data.images import open_image
 from .data.limits import reason
@@ -94,18 +95,23 @@ def _whole_image(path: Path, shape: tuple[int, ...]) -> Tensor:
     return planes.float().mean(0, keepdim=True).round().to(torch.uint8) if shape[0] == 1 else planes
 
 
-def restore(run: str | Path) -> Restored:
-    """Load a finished run's model and all that is needed to use it; no pickle is read."""
+def restore(run: str | Path, trust_code: bool = False) -> Restored:
+    """Load a finished run's model and all that is needed to use it; no pickle is read.
+
+    A run of a model, backbone or method of somebody's own (``package.module:name``) names code. ``trust_code`` imports
+    and runs it.
+    """
     path = Path(run)
     if not path.is_dir():
         raise InputError(f"there is no run folder {path}")
     found = read(path)
     given = _input(found)
     counts, shape = found.counts, tuple(given.shape)
-    plan = methods.build(found.method, counts, **found.config.knobs)
     recipe = Recipe.from_dict(found.recipe)
-    head = plan.head_of(recipe.model)
-    model = models.build(recipe.model, counts.num_classes, shape, head, recipe.standardise, **recipe.model_options)
+    with nullcontext() if trust_code else plugins.barred(path, "--trust-code (trust_code=True) imports and runs it"):
+        plan = methods.build(found.method, counts, **found.config.knobs)
+        head = plan.head_of(recipe.model)
+        model = models.build(recipe.model, counts.num_classes, shape, head, recipe.standardise, **recipe.model_options)
     try:
         model.load_state_dict(weights(path))
     except RuntimeError as error:

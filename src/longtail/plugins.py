@@ -5,10 +5,25 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from .errors import InputError
+
+_stored: ContextVar[tuple[object, str] | None] = ContextVar("stored", default=None)
+_given: set[str] = set()
+
+
+@contextmanager
+def barred(source: object, advice: str = "it is not imported") -> Iterator[None]:
+    """Within this, names come from a stored file: code that the user has not named in this process is not imported."""
+    token = _stored.set((source, advice))
+    try:
+        yield
+    finally:
+        _stored.reset(token)
 
 
 def load(kind: str, name: str) -> Callable[..., Any]:
@@ -19,6 +34,9 @@ def load(kind: str, name: str) -> Callable[..., Any]:
     >>> load("model", "torch.nn:Identity")
     <class 'torch.nn.modules.linear.Identity'>
     """
+    stored = _stored.get()
+    if stored is not None and name not in _given:
+        raise InputError(f"{stored[0]} names the {kind} {name!r}, which is code: {stored[1]}")
     where, _, what = name.partition(":")
     added = os.getcwd() not in sys.path
     if added:
@@ -34,6 +52,7 @@ def load(kind: str, name: str) -> Callable[..., Any]:
     found = getattr(module, what, None)
     if not callable(found):
         raise InputError(f"{kind} {name!r}: {where} has no callable {what!r}")
+    _given.add(name)
     return found  # type: ignore[no-any-return]
 
 

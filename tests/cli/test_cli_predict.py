@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import shutil
+import sys
 import zlib
 
 import numpy as np
@@ -9,12 +10,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from longtail import methods, plugins
 from longtail.cli import app
 from longtail.data import load
+from longtail.engine import reuse
 from longtail.engine.job import Job, execute
 from longtail.errors import InputError
 from longtail.evaluate.predictions import Predictions
 from longtail.inference import restore
+from longtail.runs.read import read
 
 COLOURS = {"blue": (20, 40, 220), "green": (30, 200, 40), "red": (210, 30, 20)}
 
@@ -185,3 +189,41 @@ def test_unfinished_and_damaged_runs(digits, tmp_path):
     (copy / "config.json").write_text("{")
     with pytest.raises(InputError, match="cannot be read"):
         restore(copy)
+
+
+@pytest.fixture
+def own_code(tmp_path, monkeypatch):
+    """A run of a model and a method of one's own, as somebody finds it who has never named them."""
+    (tmp_path / "own_code.py").write_text(
+        "import pathlib, torch\n"
+        "from longtail import Objective\n"
+        "from longtail.losses import MarginCrossEntropy\n"
+        "pathlib.Path('imported').touch()\n"
+        "def loss(counts):\n    return Objective((1.0, MarginCrossEntropy(counts)))\n"
+        "def model(num_classes):\n    return torch.nn.Sequential(torch.nn.Linear(64, num_classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "_given", set())
+    done = train(tmp_path, "own_code:loss", model="own_code:model", epochs=1)
+    (tmp_path / "imported").unlink()
+    sys.modules.pop("own_code")
+    monkeypatch.setattr(plugins, "_given", set())
+    yield done
+    sys.modules.pop("own_code", None)
+
+
+def test_code_that_a_run_folder_names_is_imported_only_if_trusted(own_code, tmp_path):
+    data = load("digits-lt")
+    np.savez(tmp_path / "new.npz", features=data.test.inputs.numpy()[:3])
+    for command in (["predict", own_code, tmp_path / "new.npz"], ["export", own_code]):
+        assert "names the method 'own_code:loss', which is code: --trust-code" in fails(*command)
+    config = json.loads((own_code / "config.json").read_text())
+    (own_code / "config.json").write_text(json.dumps(config | {"method": "ce", "knobs": {}}))
+    assert "names the model 'own_code:model'" in fails("predict", own_code, tmp_path / "new.npz")
+    (own_code / "config.json").write_text(json.dumps(config))
+    assert read(own_code).defaults is None  # what a report asks for
+    with pytest.raises(InputError, match="own_code:loss', which is code: it is not imported"):
+        reuse.take(own_code, methods.build("ce", data.counts), config, data.counts)
+    assert not (tmp_path / "imported").exists()
+    assert len(run("predict", own_code, tmp_path / "new.npz", "--trust-code").stdout.splitlines()) == 3
+    assert (tmp_path / "imported").exists()

@@ -20,6 +20,10 @@ Root = Annotated[str, typer.Option("--root", help="Folder that downloaded data l
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1; a GPU where there is one.")]
 Knobs = Annotated[list[str] | None, typer.Option("--set", help="Knob of the method, as name=value; repeatable.")]
 
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Import and run package.module:name where the run folder names it.")
+]
+
 
 @dataclass(frozen=True)
 class Training:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import TrustCode
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -33,6 +35,7 @@ def predict(
         ),
     ],
     format: Annotated[str, typer.Option(help="text, csv or json.")] = "text",
+    trust_code: TrustCode = False,
 ) -> None:
     """Classify new images or features: path, class and its probability."""
     from ..errors import unknown
@@ -40,7 +43,7 @@ def predict(
 
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    restored = restore(run)
+    restored = restore(run, trust_code)
     rows = _of_features(restored, inputs) if restored.kind == "features" else _of_images(restored, inputs)
     _write(rows, format)
 

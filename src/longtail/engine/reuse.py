@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .. import methods
+from .. import methods, plugins
 from ..counts import ClassCounts
 from ..data.dataset import Split
 from ..data.loader import Loader
@@ -54,7 +54,8 @@ def take(path: Path, plan: Plan, config: Mapping[str, Any], counts: ClassCounts)
     mine, its = ({k: v for k, v in identity(c).items() if k not in of_method} for c in (config, other))
     if changed := differences(its, mine):
         raise InputError(f"cannot begin with {path}, which was trained otherwise: {'; '.join(changed)}")
-    first = methods.build(run.method, counts, **run.config.knobs)
+    with plugins.barred(path):
+        first = methods.build(run.method, counts, **run.config.knobs)
     if not begins_with(plan, first):
         raise InputError(f"cannot begin with {path}: the stages of {plan.method} do not begin with {first.method}'s")
     found = last_checkpoint(path)

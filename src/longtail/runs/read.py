@@ -63,10 +63,11 @@ class Run:
     @cached_property
     def defaults(self) -> dict[str, Any] | None:
         """The method's knobs at this data set's defaults; None for a method that this version does not know."""
-        from .. import methods
+        from .. import methods, plugins
 
         try:
-            return dict(methods.build(self.method, self.counts, data=self.data).knobs)
+            with plugins.barred(self.path):
+                return dict(methods.build(self.method, self.counts, data=self.data).knobs)
         except InputError:
             return None
 
