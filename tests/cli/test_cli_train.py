@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,9 +18,10 @@ import pytest
 
 from longtail import methods, summary
 from longtail.cli import compare, main
+from longtail.cli.board import LiveBoard
 from longtail.engine import finish
 from longtail.engine.job import Job
-from longtail.engine.pool import run_all
+from longtail.engine.pool import Outcome, run_all
 from longtail.runs.schema import Accuracy, GroupAccuracy, Score, Summary
 
 LONGTAIL = [sys.executable, "-m", "longtail"]
@@ -38,6 +40,11 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
         main([str(a) for a in arguments])
     out, err = capsys.readouterr()
     return int(ended.value.code or 0), out, err
+
+
+def printed(out: str) -> dict[str, list[str]]:
+    """The cells of a printed table by what is first in their row."""
+    return {cells[0]: cells[1:] for line in out.splitlines() for cells in [re.split("  +", line.strip())]}
 
 
 @pytest.mark.parametrize("method", methods.names())
@@ -200,18 +207,28 @@ def test_compare_loses_nothing_to_a_run_that_fails(
     parts = {"train": np.repeat([0, 1], [40, 8]), "test": np.repeat([0, 1], 20)}
     features = {f"x_{name}": rng.normal(size=(len(y), 4)).astype("float32") for name, y in parts.items()}
     np.savez(tmp_path / "noval.npz", **features, **{f"y_{name}": y for name, y in parts.items()})
-    arguments = ["compare", "--data", tmp_path / "noval.npz", "--methods", "ce,tau-norm,elm"]
+    # What the data cannot serve is refused before anything is trained
+    code, _, err = call(
+        capsys, "compare", "--data", tmp_path / "noval.npz", "--methods", "ce,tau-norm", "--out", tmp_path
+    )
+    assert code == 2
+    assert err.startswith("longtail: tau-norm chooses tau on validation data, and")
+    assert len(err.splitlines()) == 1
+    broken = "elm:lam=1e300"
+    arguments = ["compare", "--data", tmp_path / "noval.npz", "--methods", f"ce,{broken},elm"]
     arguments += ["--seeds", 2, "--epochs", 2, "--jobs", 2, "--out", tmp_path]
     code, out, err = call(capsys, *arguments)
     assert code == 1
-    assert "2 of 6 runs failed: tau-norm chooses tau on validation data, and" in err.splitlines()[-1]
+    assert "2 of 6 runs failed: the loss is not finite" in err.splitlines()[-1]
+    assert err.splitlines()[0].startswith("noval: 2 classes, 48 train")
+    assert sum(line.startswith("[") for line in err.splitlines()) == 6
     assert (tmp_path / "report" / "index.html").stat().st_size > 1000
-    rows = {line.split()[1]: line for line in out.splitlines() if line.startswith("│")}
-    assert rows["ce"].split("│")[2].strip() == "2"
-    assert "±" in rows["elm"]
-    assert rows["tau-norm"].split("│")[3].strip() == "—"
+    rows = printed(out)
+    assert rows["ce"][0] == "2"
+    assert "±" in rows["elm"][1]
+    assert rows[broken][1] == "—"
     balanced = [json.loads(p.read_text())["test"]["balanced"] for p in tmp_path.glob("*-ce-*/summary.json")]
-    assert f"{50 * sum(balanced):.2f}" in rows["ce"]
+    assert f"{50 * sum(balanced):.2f}" in rows["ce"][1]
     # Finished runs are found again
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/summary.json")}
     assert len(before) == 4
@@ -226,15 +243,14 @@ def test_compare_takes_knobs_with_a_method(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("longtail.report.page.build", lambda paths, out: out)
-    monkeypatch.setenv("COLUMNS", "200")
     methods = ["elm", "elm:memory=4:lam=0.5", "logadj:tau=2"]
     code, out, err = call(
         capsys, "compare", "--methods", ",".join(methods), "--data", "moons", "--seeds", 2, "--epochs", 1,
         "--out", tmp_path,
     )  # fmt: skip
     assert code == 0, err
-    rows = {line.split("│")[1].strip(): line.split("│")[2:4] for line in out.splitlines() if line.startswith("│")}
-    assert list(rows) == methods
+    rows = printed(out)
+    assert [name for name in rows if name in methods] == methods
     configs = {path.parent: json.loads(path.read_text()) for path in tmp_path.glob("*/config.json")}
     wanted = {"elm": {"memory": 0}, "elm:memory=4:lam=0.5": {"memory": 4, "lam": 0.5}, "logadj:tau=2": {"tau": 2}}
     for name, knobs in wanted.items():
@@ -244,7 +260,7 @@ def test_compare_takes_knobs_with_a_method(
             if c["method"] == name.split(":")[0] and knobs.items() <= c["knobs"].items()
         ]
         tests = [json.loads((path / "summary.json").read_text())["test"]["balanced"] for path in found]
-        assert [cell.strip() for cell in rows[name]] == ["2", compare.spread(tests)]
+        assert rows[name][:2] == ["2", compare.spread(tests)]
 
 
 def test_compare_trains_a_shared_first_stage_once(
@@ -310,7 +326,7 @@ def test_sweep_chooses_on_validation_and_only_shows_test(
     best = max(one["val"]["balanced"] for one in found.values())
     chosen = [line for line in out.splitlines() if "chosen on val" in line]
     assert len(chosen) == 1
-    assert found[chosen[0].split("│")[1].strip()]["val"]["balanced"] == best
+    assert found[re.split("  +", chosen[0])[0]]["val"]["balanced"] == best
     assert "val (chooses)" in out
     assert "test (only shown)" in out
 
@@ -319,7 +335,6 @@ def test_every_field_of_a_recipe_can_be_set_and_swept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("longtail.report.page.build", lambda paths, out: out)
-    monkeypatch.setenv("COLUMNS", "200")
     code, out, err = call(
         capsys, "sweep", "elm", "--data", "moons", "--grid", "weight_decay=0,2e-4", "--grid", "lam=0.1", "--seeds", 1,
         "--set-recipe", "nesterov=true", "--set-recipe", "epochs=2", "--ema", 0.9, "--clip", 1, "--jobs", 1,
@@ -360,6 +375,10 @@ def test_the_three_commands_take_the_same_options_of_training() -> None:
         (["sweep", "ce", "--grid", "lr=0.1,0.2", "--lr", "0.3"], "lr is given by --grid and by another option"),
         (["compare", "--set-recipe", "warmup=3"], "unknown recipe field 'warmup': did you mean 'warmup_epochs'?"),
         (["compare", "--lr", "1e300"], "lr must be a number above 0"),
+        (["compare", "--data", "digit-lt"], "unknown data set 'digit-lt': did you mean 'digits-lt'?"),
+        (["sweep", "elm", "--grid", "lam=1", "--data", "digit-lt"], "did you mean 'digits-lt'?"),
+        (["compare", "--option", "ratoi=3"], "ratoi"),
+        (["compare", "--track", "tensorbord"], "unknown tracker 'tensorbord'"),
         (["sweep", "elm", "--grid", "lam"], "--grid takes name=value"),
         (["sweep", "elm", "--grid", "lam=1,1"], "needs different values"),
         (["sweep", "elm", "--grid", "lam=0.1,1e-1"], "needs different values"),
@@ -372,8 +391,79 @@ def test_mistakes_in_comparisons(
     monkeypatch.chdir(tmp_path)
     code, _, err = call(capsys, *arguments)
     assert code == 2
-    assert said in err.splitlines()[-1]
+    assert said in err
+    assert len(err.splitlines()) == 1
     assert not list(tmp_path.iterdir()), "nothing may run before all names are known"
+
+
+def test_an_interrupted_comparison_says_what_is_saved_and_goes_on(tmp_path: Path) -> None:
+    """Ctrl-C goes to the whole group of processes, as a terminal sends it."""
+    command = ["compare", "--data", "moons", "--methods", "ce,elm:lam=0.1", "--seeds", "1", "--epochs", "20000"]
+    command += ["--jobs", "2", "--out", "here", "--force"]
+    process = subprocess.Popen([*LONGTAIL, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=ENVIRONMENT, cwd=tmp_path, start_new_session=True)  # fmt: skip
+    here = tmp_path / "here"
+    wait_for(lambda: sum(p.stat().st_size > 1000 for p in here.glob("*/metrics.jsonl")) == 2, process)
+    os.killpg(process.pid, signal.SIGINT)
+    said, errors = process.communicate(timeout=90)
+    assert process.returncode == 128 + signal.SIGINT
+    assert said == ""
+    lines = errors.splitlines()
+    assert lines[0].startswith("moons: 2 classes, 1000 train")
+    assert lines[2] == "2 runs in here: 1 seed of each, 2 at a time"
+    assert lines[-1].startswith("longtail: stopped: 0 of 2 runs are finished and 2 saved on the way (ce seed 0 at ")
+    again = "longtail compare --data moons --methods ce,elm:lam=0.1 --seeds 1 --epochs 20000 --jobs 2 --out here"
+    assert lines[-1].endswith(f"; go on with: {again}")
+    for run in here.iterdir():
+        saved = sorted((run / "checkpoints").glob("*.safetensors"))
+        rows = (run / "metrics.jsonl").read_text().splitlines()
+        assert int(saved[-1].stem) >= json.loads(rows[-1])["step"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("seeds", [1, 5, 30])
+def test_the_live_table_shows_whole_names_and_what_is_known(width: int, seeds: int) -> None:
+    import io
+
+    from rich.console import Console
+
+    names = ["ce", "dro-lt-multistage", "my_losses:ring:lam=0.05:memory=1024:something=long"]
+    board = LiveBoard(names, seeds, 2)
+    board.console = Console(width=width, height=40, file=io.StringIO())
+    assert board.left() is None
+    board.step(0, 0.0)
+    board.step(1, 0.0)
+    assert board.state(2) == "·"
+    now = time.monotonic()
+    board.share |= {0: 0.5, 1: 1.0}
+    board.begun |= {0: (now - 10, 0.0), 1: (now - 40, 0.5)}
+    # 20 s a run of the first, 80 s of the second, 50 / 1.0 s of one not yet seen; two at a time
+    rest = 10 + 20 * (seeds - 1) + 80 * (seeds - 1) + 50 * seeds
+    assert board.left() == pytest.approx(max(rest / 2, 50.0), abs=1)
+    board.balanced[2], board.ends[2] = 0.8825, Outcome(Job("ce"), Path("run"))
+    board.console.print(board.picture())
+    shown = board.console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    assert all(word in shown for word in ("50 %", "the end", "88.25", f"seed {seeds - 1}", "dro-lt-multistage", "1 of"))
+    assert names[2] in "".join(line.split("  ")[0].strip() for line in shown.splitlines())
+
+
+def test_a_report_is_opened_where_there_is_a_browser(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import webbrowser
+
+    page = tmp_path / "with space" / "index.html"
+    monkeypatch.setattr("longtail.report.page.build", lambda paths, out: page)
+    ends = [Outcome(Job("ce"), tmp_path)]
+    monkeypatch.setattr(webbrowser, "_tryorder", [])
+    compare._report(ends, tmp_path, True)
+    assert "no browser" in capsys.readouterr().err
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or True)
+    compare._report(ends, tmp_path, True)
+    assert opened == [page.as_uri()]
 
 
 def wait_for(condition: object, process: subprocess.Popen[str], seconds: float = 90) -> None:

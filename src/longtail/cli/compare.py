@@ -25,6 +25,7 @@ Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Runs at a time;
 Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Runs of each, with seeds 0, 1, …")]
 Out = Annotated[str, typer.Option("--out", help="Folder for the runs and the report.")]
 Force = Annotated[bool, typer.Option("--force", help="Run again what is finished.")]
+Open = Annotated[bool, typer.Option("--open", help="Show the report in a browser when all is done.")]
 GROUPS = ("head", "torso", "tail")
 
 
@@ -38,6 +39,7 @@ def compare(
     jobs: Jobs = None,
     out: Out = "runs",
     force: Force = False,
+    show: Open = False,
 ) -> None:
     """Train methods side by side: mean ± standard deviation over seeds, and a report.
 
@@ -62,11 +64,11 @@ def compare(
         first = names.index("ce")
         later = [i for i, plan in enumerate(plans) if i != first and begins_with(plan, plans[first])]
         after = {seed * len(names) + i: seed * len(names) + first for seed in range(seeds) for i in later}
-    outcomes = _run(todo, jobs, after)
+    outcomes = _run(todo, names, jobs, after)
     _table(f"{training.data}, balanced test accuracy in %", _by(outcomes, names), "method")
     for note in _notes(outcomes):
         typer.echo(note)
-    _report(outcomes, Path(out))
+    _report(outcomes, Path(out), show)
     _fail_if_any(outcomes)
 
 
@@ -85,6 +87,7 @@ def sweep(
     knobs: Knobs = None,
     out: Out = "runs",
     force: Force = False,
+    show: Open = False,
 ) -> None:
     """Train one method over a grid of knobs; the best is chosen on validation data, test is only shown."""
     axes = {name: [v for v in values.split(",") if v] for name, values in pairs(grid, "--grid").items()}
@@ -104,10 +107,10 @@ def sweep(
         _plan(method, mine)
         todo.append(replace(base, knobs=mine, set_recipe={**base.set_recipe, **settings}))
         todo[-1].check_recipe()
-    outcomes = _run([replace(job, seed=seed) for seed in range(seeds) for job in todo], jobs)
     names = [", ".join(f"{k}={v}" for k, v in point.items()) for point in points]
+    outcomes = _run([replace(job, seed=seed) for seed in range(seeds) for job in todo], names, jobs)
     _sweep_table(f"{method} on {training.data}, balanced accuracy in %", _by(outcomes, names))
-    _report(outcomes, Path(out))
+    _report(outcomes, Path(out), show)
     _fail_if_any(outcomes)
 
 
@@ -154,47 +157,45 @@ def _plan(method: str, knobs: Mapping[str, str]) -> Plan:
     return methods.build(method, ClassCounts([2, 1]), **knobs)
 
 
-def _run(todo: Sequence[Job], jobs: int | None, after: Mapping[int, int] | None = None) -> list[Outcome]:
-    """Do the runs, with a bar on a terminal and a line a run elsewhere."""
-    import sys
+def _check(todo: Sequence[Job], names: Sequence[str]) -> Sequence[Job]:
+    """What is done once, before any worker starts: the data is read, every configuration is tried on it, and the
+    header says what is about to run. A mistake is one sentence here."""
+    from ..engine.job import plan_for, prepare
+    from ..engine.progress import introduce
+
+    ready = prepare(todo[0])
+    for job in todo[1 : len(names)]:
+        plan_for(job, ready.data)
+    introduce(ready, lambda text: typer.echo(text, err=True), methods=list(dict.fromkeys(job.method for job in todo)))
+    return todo
+
+
+def _run(
+    todo: Sequence[Job], names: Sequence[str], jobs: int | None, after: Mapping[int, int] | None = None
+) -> list[Outcome]:
+    """Do the runs, with a table that follows them on a terminal and plain lines elsewhere."""
+    import shlex
 
     from ..engine.pool import cores, run_all
+    from ..engine.signals import Interrupted, StopOnSignal
+    from ..runs.folder import command_line
+    from .board import board
 
+    todo = _check(todo, names)
+    seeds = len(todo) // len(names)
     at_a_time = min(jobs or min(cores(), 4), len(todo))
-    if not sys.stderr.isatty():
-
-        def tell(index: int, outcome: Outcome) -> None:
-            typer.echo(_line(index, len(todo), outcome), err=True)
-
-        return run_all(todo, at_a_time, after=after, on_done=tell)
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{len(todo)} runs, {at_a_time} at a time", total=len(todo))
-
-        def done(index: int, outcome: Outcome) -> None:
-            bar.advance(task)
-            bar.console.print(_line(index, len(todo), outcome), highlight=False, markup=False)
-
-        def epoch(index: int, number: int) -> None:
-            job = todo[index]
-            bar.update(task, description=f"{job.method} seed {job.seed}, epoch {number}")
-
-        return run_all(todo, at_a_time, after=after, on_done=done, on_epoch=epoch)
-
-
-def _line(index: int, total: int, outcome: Outcome) -> str:
-    job = outcome.job
-    settings = "".join(f" {k}={v}" for k, v in {**job.knobs, **job.set_recipe}.items())
-    name = f"[{index + 1}/{total}] {job.method} seed {job.seed}{settings}"
-    if outcome.path is None:
-        return f"{name}: failed: {outcome.error}"
-    from ..runs.read import read
-
-    run = read(outcome.path)
-    concerns = "".join(f"\n  warning: {concern}" for concern in run.summary.concerns)
-    return f"{name}: {100 * run.balanced:.2f} %  {outcome.path}{concerns}"
+    how = f"{seeds} {'seeds' if seeds > 1 else 'seed'} of each, {at_a_time} at a time"
+    typer.echo(f"{len(todo)} runs in {todo[0].under}: {how}", err=True)
+    watch = board(names, seeds, at_a_time)
+    try:
+        with StopOnSignal() as stop, watch:
+            return run_all(
+                todo, at_a_time, after=after, on_done=watch.done, on_step=watch.step, on_tick=watch.tick, stop=stop
+            )
+    except Interrupted as stopped:
+        again = shlex.join(word for word in command_line() if word != "--force")
+        typer.echo(f"longtail: stopped: {watch.saved()}; go on with: {again}", err=True)
+        raise typer.Exit(128 + stopped.signal) from None
 
 
 def _notes(outcomes: Sequence[Outcome]) -> list[str]:
@@ -229,13 +230,7 @@ def spread(values: Sequence[float | None]) -> str:
 
 
 def _table(title: str, rows: dict[str, list[Summary]], first: str) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
-
-    table = Table(
-        Column(first, overflow="fold"), "runs", "balanced", *GROUPS, title=escape(title), title_justify="left"
-    )
+    lines = []
     for name, summaries in rows.items():
         tests = [s.test for s in summaries]
         by_group = {g: [t.groups.get(g, GroupAccuracy()) for t in tests] for g in GROUPS}
@@ -243,36 +238,55 @@ def _table(title: str, rows: dict[str, list[Summary]], first: str) -> None:
             "no classes" if found and not found[0].classes else spread([one.accuracy for one in found])
             for found in by_group.values()
         ]
-        table.add_row(escape(name), str(len(tests)), spread([t.balanced for t in tests]), *groups)
-    Console(emoji=False).print(table)
+        lines.append((name, str(len(tests)), spread([t.balanced for t in tests]), *groups))
+    _print(title, (first, "runs", "balanced", *GROUPS), lines)
 
 
 def _sweep_table(title: str, rows: dict[str, list[Summary]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
-
     vals = {name: [s.val.balanced for s in found if s.val.balanced is not None] for name, found in rows.items()}
     has_val = all(len(vals[name]) == len(found) for name, found in rows.items())
     scores = {name: mean(found) for name, found in vals.items() if found and has_val}
     best = max(scores, key=lambda name: scores[name]) if scores else None
-    heads = (Column("setting", overflow="fold"), "runs", "val (chooses)", "test (only shown)", "")
-    table = Table(*heads, title=escape(title), title_justify="left")
+    lines = []
     for name, summaries in rows.items():
         val = spread(vals[name]) if has_val else "—"
         test = spread([s.test.balanced for s in summaries])
-        table.add_row(escape(name), str(len(summaries)), val, test, "← chosen on val" if name == best else "")
-    Console(emoji=False).print(table)
+        lines.append((name, str(len(summaries)), val, test, "← chosen on val" if name == best else ""))
+    _print(title, ("setting", "runs", "val (chooses)", "test (only shown)", ""), lines)
     if not has_val:
         typer.echo("There is no validation data, so nothing is chosen: --option holdout=0.1 takes some from training.")
 
 
-def _report(outcomes: Sequence[Outcome], out: Path) -> None:
-    paths = [outcome.path for outcome in outcomes if outcome.path is not None]
-    if paths:
-        from ..report.page import build
+def _print(title: str, heads: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    """A table on standard output; a name that is too long for a terminal goes on below, and is whole in a file."""
+    import sys
 
-        typer.echo(f"report: {build(paths, out / 'report')}")
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    columns = [Column(Text(heads[0]), overflow="fold"), *(Column(Text(head), no_wrap=True) for head in heads[1:])]
+    table = Table(*columns, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for line in lines:
+        table.add_row(*map(Text, line))
+    console = Console(width=None if sys.stdout.isatty() else 400)
+    console.print(Text(f"\n{title}", style="bold"), table, "", soft_wrap=False)
+
+
+def _report(outcomes: Sequence[Outcome], out: Path, show: bool) -> None:
+    paths = [outcome.path for outcome in outcomes if outcome.path is not None]
+    if not paths:
+        return
+    from ..report.page import build
+
+    page = build(paths, out / "report")
+    typer.echo(f"report: {page}")
+    if show:
+        import webbrowser
+
+        if not webbrowser.open(page.resolve().as_uri()):
+            typer.echo("there is no browser here to open it with", err=True)
 
 
 def _fail_if_any(outcomes: Sequence[Outcome]) -> None:

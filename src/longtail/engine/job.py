@@ -129,7 +129,7 @@ def prepare(job: Job) -> Prepared:
     from .. import __version__, methods, models
     from ..data import load
     from .distributed import pick_device
-    from .finish import too_many_logits
+    from .progress import check_tracker
     from .stage import choose_precision
 
     # scikit-learn, which draws the t-SNE at the end, takes 32 bits
@@ -142,18 +142,12 @@ def prepare(job: Job) -> Prepared:
     device = pick_device(job.device)
     job.check_recipe()
     methods.knobs(job.method)
+    for name in job.track:
+        check_tracker(name)
     data = load(job.data, root=job.root, **job.options)
-    plan = methods.build(job.method, data.counts, data=data.name, **job.knobs)
+    plan = plan_for(job, data)
     # So that a report need not ask a later version what the default was
     default = methods.build(job.method, data.counts, data=data.name)
-    for step in plan.posthoc:
-        if data.val is None:
-            raise InputError(
-                f"{job.method} chooses {step.knob} on validation data, and {job.data} has none: "
-                "--option holdout=0.1 takes a tenth of the training data for it"
-            )
-        if step.kind == "knn" and too_many_logits(data):
-            raise InputError(f"{job.data} is too large for k-NN: --set classifier=linear learns a linear head instead")
     how = _recipe(job, data)
     torch.manual_seed(job.seed)
     options = {k: v for k, v in how.model_options.items() if k != "head"}
@@ -185,6 +179,23 @@ def prepare(job: Job) -> Prepared:
         "decisions": [*how.decisions(), *_augmentation(how, data), *plan.notes],
     }
     return Prepared(data, plan, how, model, device, config)
+
+
+def plan_for(job: Job, data: Dataset) -> Plan:
+    """The job's method on these data; refuses what the data cannot serve."""
+    from .. import methods
+    from .finish import too_many_logits
+
+    plan = methods.build(job.method, data.counts, data=data.name, **job.knobs)
+    for step in plan.posthoc:
+        if data.val is None:
+            raise InputError(
+                f"{job.method} chooses {step.knob} on validation data, and {job.data} has none: "
+                "--option holdout=0.1 takes a tenth of the training data for it"
+            )
+        if step.kind == "knn" and too_many_logits(data):
+            raise InputError(f"{job.data} is too large for k-NN: --set classifier=linear learns a linear head instead")
+    return plan
 
 
 def _recipe(job: Job, data: Dataset) -> Recipe:

@@ -6,9 +6,10 @@ A live line on a terminal, one plain line an epoch elsewhere, and trackers where
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -156,8 +157,8 @@ class Watcher(Protocol):
     def epoch(self, row: dict[str, Any]) -> None: ...
 
 
-def introduce(ready: Prepared, say: Callable[[str], None]) -> None:
-    """What is about to run, and what was decided where the paper leaves it open."""
+def introduce(ready: Prepared, say: Callable[[str], None], methods: Sequence[str] = ()) -> None:
+    """What is about to run, and for a single run what was decided where the paper leaves it open."""
     from .. import models
     from ..margins import from_data
 
@@ -166,11 +167,14 @@ def introduce(ready: Prepared, say: Callable[[str], None]) -> None:
     say(f"{data.name}: {data.num_classes} classes, {len(data.train)} train{val}, {len(data.test)} test")
     for note in data.notes:
         say(f"  {note}")
+    epochs = how.epochs if methods else sum(ready.plan.epochs(how.epochs))
     say(
-        f"{ready.plan.method} with {how.model} ({models.parameter_count(model):,} parameters), recipe {how.name}: "
-        f"{sum(ready.plan.epochs(how.epochs))} epochs, batch {how.batch_size}, lr {how.lr:g}, {how.precision} "
-        f"on {ready.device}, {torch.get_num_threads()} thread(s)"
+        f"{', '.join(methods) or ready.plan.method} with {how.model} ({models.parameter_count(model):,} parameters), "
+        f"recipe {how.name}: {epochs} epochs, batch {how.batch_size}, lr {how.lr:g}, {how.precision} on {ready.device}"
+        + ("" if methods else f", {torch.get_num_threads()} thread(s)")
     )
+    if methods:
+        return
     if ready.plan.knobs:
         shown = {k: from_data(v) if isinstance(v, dict) else v for k, v in ready.plan.knobs.items()}
         say("  " + ", ".join(f"{k} = {v}" for k, v in shown.items()))
@@ -277,19 +281,33 @@ class _Clock:
         when, done = self.began
         if now.done <= done:
             return "?"
-        seconds = round((time.monotonic() - when) * (1 - now.done) / (now.done - done))
-        hours, minutes = seconds // 3600, seconds // 60 % 60
-        return f"{hours}:{minutes:02d}:{seconds % 60:02d}" if hours else f"{minutes}:{seconds % 60:02d}"
+        return clock((time.monotonic() - when) * (1 - now.done) / (now.done - done))
+
+
+def clock(seconds: float) -> str:
+    """A stretch of time.
+
+    >>> clock(75), clock(3675)
+    ('1:15', '1:01:15')
+    """
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def check_tracker(name: str) -> None:
+    """Refuse a tracker that there is not, before anything is trained."""
+    if name not in TRACKERS:
+        raise unknown("tracker", name, TRACKERS)
+    try:
+        importlib.import_module({"tensorboard": "torch.utils.tensorboard"}.get(name, name))
+    except (ImportError, RuntimeError, OSError) as error:
+        raise InputError(f"{name} cannot be used here ({error}): pip install 'longtail[track]'") from error
 
 
 def tracker(name: str, folder: Path, config: dict[str, Any]) -> Watcher:
     """A tracker by name; it writes beside the run and is never read again."""
-    if name not in TRACKERS:
-        raise unknown("tracker", name, TRACKERS)
-    try:
-        return _TensorBoard(folder) if name == "tensorboard" else _WandB(folder, config)
-    except (ImportError, RuntimeError, OSError) as error:
-        raise InputError(f"{name} cannot be used here ({error}): pip install 'longtail[track]'") from error
+    return _TensorBoard(folder) if name == "tensorboard" else _WandB(folder, config)
 
 
 def _scalars(row: dict[str, Any]) -> dict[str, float]:

@@ -16,13 +16,14 @@ class Interrupted(Exception):  # noqa: N818
 
 
 class StopOnSignal:
-    """While active, the first SIGINT or SIGTERM is only noted: calling the object gives its number, or 0.
+    """While active, the first SIGINT or SIGTERM, or of ``numbers``, is only noted: a call gives its number, or 0.
 
     A second one acts at once, as if nobody listened. Outside the main thread, where Python takes no handlers, it does
     nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers or (signal.SIGINT, signal.SIGTERM)
         self.number = 0
         self._before: dict[int, object] = {}
 
@@ -31,7 +32,7 @@ class StopOnSignal:
 
     def __enter__(self) -> StopOnSignal:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self.numbers:
                 self._before[number] = signal.signal(number, self._note)
         return self
 
