@@ -287,6 +287,9 @@ def _maker(predictions: Predictions, kind: str, counts: ClassCounts | None) -> C
         weight = predictions.head_weight
         if weight is None:
             raise InputError("tau-norm needs the head's weights (head_weight), and the predictions have none")
+        for name in ("val", "test"):
+            if (part := predictions.part(name)) is not None:
+                _check_head(embeddings(part), weight, part.logits, name)
         return lambda part, v: tau_norm(embeddings(part), weight, v)  # type: ignore[no-any-return]
     if kind == "lws":
         fit = train if train is not None else predictions.val
@@ -307,6 +310,22 @@ def _maker(predictions: Predictions, kind: str, counts: ClassCounts | None) -> C
     if kind == "ncm":
         return lambda part, v: ncm(embeddings(part), x, y, c)  # type: ignore[no-any-return]
     return lambda part, v: knn(embeddings(part), x, y, c, v)  # type: ignore[no-any-return]
+
+
+def _check_head(embeddings: Tensor, weight: Tensor, logits: Tensor, name: str) -> None:
+    """Refuse weights that did not make the logits, up to rounding, a bias, and what is the same for all classes."""
+
+    def centred(f: Tensor) -> Tensor:
+        f = f.double()
+        return f - f.mean(0) - f.mean(1, keepdim=True) + f.mean()
+
+    made = centred(embeddings.double() @ weight.double().T)
+    off = float((made - centred(logits)).norm() / centred(logits).norm().clamp(min=1e-12))
+    if off > 0.1 and float(made.norm()) > 1e-6:
+        raise InputError(
+            f"head_weight did not make {name}_logits: embeddings @ head_weight.T differ by {off:.0%} of their "
+            "spread; store the last layer's weights (C, K), the embeddings that go into it, and logits as it gives them"
+        )
 
 
 def estimated_prior(predictions: Predictions) -> Tensor:

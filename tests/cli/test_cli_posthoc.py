@@ -48,6 +48,44 @@ def test_every_method_on_a_foreign_file(capsys, file, tmp_path, method):
     assert ("chosen on 90 validation samples" in out) == (method != "ncm")
 
 
+def test_what_is_written_has_the_names_that_the_guide_gives(capsys, tmp_path):
+    a = arrays()
+    given = {"logits": a["test_logits"], "labels": a["test_labels"], "counts": N}
+    np.savez(tmp_path / "p.npz", **given)
+    code, _, err = run(
+        capsys, tmp_path / "p.npz", "--method", "logit-adjust", "--value", 1, "--out", tmp_path / "q.npz"
+    )
+    assert (code, err) == (0, "")
+    written = dict(np.load(tmp_path / "q.npz"))
+    assert written.keys() == given.keys()
+    np.testing.assert_allclose(written["logits"], a["test_logits"] - np.log(np.array(N) / sum(N)))
+
+
+def test_probabilities_in_place_of_logits_are_warned_of(capsys, tmp_path):
+    a = arrays()
+    p = np.exp(a["test_logits"])
+    np.savez(tmp_path / "p.npz", logits=p / p.sum(1, keepdims=True), labels=a["test_labels"], counts=N)
+    code, _, err = run(capsys, tmp_path / "p.npz", "--method", "logit-adjust", "--value", 1)
+    assert code == 0
+    assert "sum to 1 for every sample, as probabilities do" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_head_that_did_not_make_the_logits_is_refused(capsys, tmp_path):
+    a = arrays()
+    np.savez(tmp_path / "p.npz", **{**a, "head_weight": a["head_weight"][::-1]})
+    code, _, err = run(capsys, tmp_path / "p.npz", "--method", "tau-norm")
+    assert code == 2
+    assert "head_weight did not make val_logits" in err
+    # A bias that was not stored, rounding and log-probabilities are no such thing
+    less = {k: v for k, v in a.items() if k != "head_bias"}
+    for part in ("val", "test"):
+        f = a[f"{part}_logits"].astype("float16").astype("float32")
+        less[f"{part}_logits"] = f - np.log(np.exp(f).sum(1, keepdims=True))
+    np.savez(tmp_path / "q.npz", **less)
+    assert run(capsys, tmp_path / "q.npz", "--method", "tau-norm")[0] == 0
+
+
 def test_a_run_folder_takes_counts_from_its_split(capsys, tmp_path):
     Predictions.from_tensors(arrays()).save(tmp_path / "predictions.safetensors")
     (tmp_path / "split.json").write_text(json.dumps({"counts": [500, 400, 5]}))

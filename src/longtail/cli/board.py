@@ -56,17 +56,20 @@ class Board:
         self.ends[index] = outcome
         head = f"[{len(self.ends)}/{self.total}] {self.name(index)}: "
         if outcome.path is None:
-            self.say(f"{head}failed: {outcome.error}", matters=True)
+            self.say(f"{head}failed: {outcome.error}")
             return
         if index in self.begun:
             self.seconds[index] = time.monotonic() - self.begun[index][0]
         run = read(outcome.path)
         self.balanced[index] = run.balanced
-        self.say(f"{head}{100 * run.balanced:.2f} %  {outcome.path}")
+        self.finished(f"{head}{100 * run.balanced:.2f} %  {outcome.path}")
         for concern in run.summary.concerns:
-            self.say(f"  warning: {self.name(index)}: {concern}", matters=True)
+            self.say(f"  warning: {self.name(index)}: {concern}")
 
-    def say(self, text: str, matters: bool = False) -> None:
+    def finished(self, text: str) -> None:
+        self.say(text)
+
+    def say(self, text: str) -> None:
         self.told = time.monotonic()
         typer.echo(text, err=True)
 
@@ -147,9 +150,11 @@ class LiveBoard(Board):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.screen.stop()
 
-    def say(self, text: str, matters: bool = False) -> None:
-        if matters:
-            self.console.print(text, soft_wrap=True)
+    def finished(self, text: str) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        self.console.print(text)
 
     def tick(self, signal: int) -> None:
         if time.monotonic() - self.shown > 0.1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -66,8 +66,6 @@ def compare(
         after = {seed * len(names) + i: seed * len(names) + first for seed in range(seeds) for i in later}
     outcomes = _run(todo, names, jobs, after)
     _table(f"{training.data}, balanced test accuracy in %", _by(outcomes, names), "method")
-    for note in _notes(outcomes):
-        typer.echo(note)
     _report(outcomes, Path(out), show)
     _fail_if_any(outcomes)
 
@@ -157,7 +155,7 @@ def _plan(method: str, knobs: Mapping[str, str]) -> Plan:
     return methods.build(method, ClassCounts([2, 1]), **knobs)
 
 
-def _check(todo: Sequence[Job], names: Sequence[str]) -> Sequence[Job]:
+def _check(todo: Sequence[Job], names: Sequence[str], say: Callable[[str], None]) -> Sequence[Job]:
     """What is done once, before any worker starts: the data is read, every configuration is tried on it, and the
     header says what is about to run. A mistake is one sentence here."""
     from ..engine.job import plan_for, prepare
@@ -166,7 +164,7 @@ def _check(todo: Sequence[Job], names: Sequence[str]) -> Sequence[Job]:
     ready = prepare(todo[0])
     for job in todo[1 : len(names)]:
         plan_for(job, ready.data)
-    introduce(ready, lambda text: typer.echo(text, err=True), methods=list(dict.fromkeys(job.method for job in todo)))
+    introduce(ready, say, methods=list(dict.fromkeys(job.method for job in todo)))
     return todo
 
 
@@ -181,12 +179,12 @@ def _run(
     from ..runs.folder import command_line
     from .board import board
 
-    todo = _check(todo, names)
     seeds = len(todo) // len(names)
     at_a_time = min(jobs or min(cores(), 4), len(todo))
-    how = f"{seeds} {'seeds' if seeds > 1 else 'seed'} of each, {at_a_time} at a time"
-    typer.echo(f"{len(todo)} runs in {todo[0].under}: {how}", err=True)
     watch = board(names, seeds, at_a_time)
+    todo = _check(todo, names, watch.say)
+    of_each = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    watch.say(f"{len(todo)} runs in {todo[0].under}: {of_each} of each, {at_a_time} at a time")
     try:
         with StopOnSignal() as stop, watch:
             return run_all(
@@ -196,14 +194,6 @@ def _run(
         again = shlex.join(word for word in command_line() if word != "--force")
         typer.echo(f"longtail: stopped: {watch.saved()}; go on with: {again}", err=True)
         raise typer.Exit(128 + stopped.signal) from None
-
-
-def _notes(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the data says of itself, such as how little a difference means on few test images."""
-    from ..runs.read import read
-
-    paths = [outcome.path for outcome in outcomes if outcome.path is not None]
-    return read(paths[0]).split.notes if paths else []
 
 
 def _by(outcomes: Sequence[Outcome], names: Sequence[str]) -> dict[str, list[Summary]]:

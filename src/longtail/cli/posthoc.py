@@ -49,6 +49,8 @@ def posthoc(
     if out is not None and not out.parent.is_dir():
         raise InputError(f"--out cannot be written: there is no folder {out.parent}")
     predictions, has_logits = _load(source, None if counts is None else read_counts(counts), method)
+    if doubts := predictions.doubts():
+        typer.echo(f"warning: {source}: {doubts}", err=True)
     applied = tools.apply(predictions, method, grid=_numbers(grid), value=value)
     step = applied.step
     known = predictions.counts

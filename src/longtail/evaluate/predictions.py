@@ -159,9 +159,9 @@ class Predictions:
         return tensors
 
     def save(self, path: str | Path) -> None:
-        """Write ``.safetensors`` or ``.npz``, by the ending."""
+        """Write ``.safetensors`` or ``.npz``, by the ending; test samples go by the short names."""
         path = Path(path)
-        tensors = {name: t.cpu().contiguous() for name, t in self.to_tensors().items()}
+        tensors = {name.removeprefix("test_"): t.cpu().contiguous() for name, t in self.to_tensors().items()}
         if path.suffix == ".safetensors":
             from safetensors.torch import save_file
 
@@ -172,6 +172,17 @@ class Predictions:
             np.savez(path, **arrays)  # type: ignore[arg-type]
         else:
             raise InputError(f"predictions are written as .safetensors or .npz, got {path.name!r}")
+
+    def doubts(self) -> str | None:
+        """A warning where probabilities seem to stand in place of logits."""
+        for name in PARTS:
+            f = part.logits if (part := self.part(name)) is not None else torch.empty(0, 0)
+            if len(f) and bool((f >= 0).all() and ((f.double().sum(1) - 1).abs() < 1e-3).all()):
+                return (
+                    f"the logits ({name}) are at least 0 and sum to 1 for every sample, as probabilities do; store "
+                    "their logarithms, or what is adjusted, ECE and margins are wrong"
+                )
+        return None
 
     @classmethod
     def load(cls, path: str | Path, counts: Any = None) -> Predictions:

@@ -39,11 +39,8 @@ def from_predictions(
                 f"{path} has no training counts, which define head, torso and tail: store 'counts' or 'train_labels' "
                 "in it, or give --counts"
             )
-        if predictions.test is not None and are_probabilities(predictions.test.logits):
-            warn(
-                f"{path}: the logits are at least 0 and sum to 1 for every sample, as probabilities do; store their "
-                "logarithms, or the ECE and the margins are wrong"
-            )
+        if doubts := predictions.doubts():
+            warn(f"{path}: {doubts}")
         try:
             summary = summarise(predictions, predictions.counts)
         except InputError as error:
@@ -66,7 +63,3 @@ def from_predictions(
 
 def _tested(run: Run) -> tuple[list[int], str | None]:
     return run.split.counts, run.summary.test.labels
-
-
-def are_probabilities(logits: Any) -> bool:
-    return len(logits) > 0 and bool((logits >= 0).all() and ((logits.double().sum(1) - 1).abs() < 1e-3).all())
