@@ -22,20 +22,17 @@ TOLERANCE = 1e-4
 
 
 class Exported(nn.Module):
-    """Inputs to probabilities (B, C), normalisation included: images as float32 in [0, 1], or features as they are."""
+    """Inputs to probabilities (B, C). Of a run on image files or with a backbone an input is a decoded image, uint8 (H,
+    W, 3) of any size, and all preprocessing is inside; of one on images in memory float32 in [0, 1] of their size;
+    features are taken as they are."""
 
     def __init__(self, run: Restored) -> None:
         super().__init__()
-        self.model, self.reading = run.model, run.reading
-        self.mean: Tensor | None
-        self.std: Tensor | None
-        self.register_buffer("mean", None if run.mean is None else torch.tensor(run.mean).view(-1, 1, 1))
-        self.register_buffer("std", None if run.std is None else torch.tensor(run.std).view(-1, 1, 1))
+        self.model, self.reading, self.run = run.model, run.reading, run
+        self.prepare = run.normalised if run.prepare is None else run.prepare
 
     def forward(self, inputs: Tensor) -> Tensor:
-        x = inputs if self.mean is None else inputs - self.mean
-        x = x if self.std is None else x / self.std
-        return self.reading.scores(self.model(x).logits).softmax(1)
+        return self.reading.scores(self.model(self.prepare(inputs)).logits).softmax(1)
 
 
 def export(run: str | Path, to: str, out: str | Path | None = None, trust_code: bool = False) -> Path:
@@ -63,44 +60,68 @@ def export(run: str | Path, to: str, out: str | Path | None = None, trust_code: 
             f"{run} ended in k-NN, which needs all training embeddings: export a run with a head, trained with "
             "--set classifier=linear"
         )
+    if restored.backbone is not None and not any(True for _ in restored.backbone.parameters()):
+        raise InputError(
+            f"the backbone {restored.backbone.name!r} is no network of torch, so that its run cannot become one file: "
+            "longtail predict uses it"
+        )
     path = Path(out) if out is not None else Path(run) / f"model{FORMATS[to]}"
     if path.suffix != FORMATS[to]:
         raise InputError(f"a file for {to} must end in {FORMATS[to]}, got {path.name!r}")
     if not path.parent.is_dir():
         raise InputError(f"there is no folder {path.parent} to write {path.name} to")
-    given: dict[str, Any] = {"shape": list(restored.shape), "dtype": "float32"}
-    if restored.kind != "features":
-        given["range"] = [0, 1]
-    facts = {"class_names": restored.class_names, "input": given, "output": "probabilities"}
     module = Exported(restored).eval()
+    facts = {"class_names": restored.class_names, "input": _described(restored), "output": "probabilities"}
+    if restored.backbone is not None:
+        facts["backbone"] = restored.backbone.name
     try:
         # Beside its place first: a file that is wrong or half written never takes it.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
             made = Path(folder) / path.name
             write = _write_torch if to == "torch" else _write_onnx
-            write(module, restored.shape, made, facts)
-            _check(module, restored.shape, made, to)
+            write(module, made, facts)
+            _check(module, made, to)
             os.replace(made, path)
     except OSError as error:
         raise cannot_write(path, error) from error
     return path
 
 
-def _inputs(shape: tuple[int, ...], batch: int) -> Tensor:
+def _described(run: Restored) -> dict[str, Any]:
+    """What an input of the file is, and what is to be done to an image before, or was put into the file."""
+    if run.prepare is not None:
+        return {
+            "shape": ["height", "width", 3], "dtype": "uint8", "range": [0, 255],
+            "decode": "RGB at full size, as stored (no EXIF rotation); images of a batch have one size",
+            "inside": {**run.prepare.how.to_dict(), "words": f"{run.prepare.how}, then (x/255 - mean)/std"},
+        }  # fmt: skip
+    given: dict[str, Any] = {"shape": list(run.shape), "dtype": "float32"}
+    if run.kind == "images":
+        colours = "the mean of RGB" if run.shape[0] == 1 else "RGB"
+        before = f"{colours}, the whole image resized to height and width (bilinear, antialiased), divided by 255"
+        given |= {"range": [0, 1], "before": before, "inside": {"mean": run.mean, "std": run.std}}
+    return given
+
+
+def _inputs(run: Restored, batch: int) -> Tensor:
     generator = torch.Generator().manual_seed(batch)
-    return torch.rand((batch, *shape), generator=generator)
+    if run.prepare is None:
+        return torch.rand((batch, *run.shape), generator=generator)
+    return torch.randint(0, 256, (batch, 50 + 7 * batch, 40 + 13 * batch, 3), generator=generator, dtype=torch.uint8)
 
 
-def _program(module: nn.Module, shape: tuple[int, ...]) -> torch.export.ExportedProgram:
-    batch = torch.export.Dim("batch", min=1)
-    return torch.export.export(module, (_inputs(shape, 2),), dynamic_shapes={"inputs": {0: batch}})
+def _program(module: Exported) -> torch.export.ExportedProgram:
+    free = {0: torch.export.Dim("batch", min=1)}
+    if module.run.prepare is not None:
+        free |= {1: torch.export.Dim("height", min=1), 2: torch.export.Dim("width", min=1)}
+    return torch.export.export(module, (_inputs(module.run, 2),), dynamic_shapes={"inputs": free})
 
 
-def _write_torch(module: nn.Module, shape: tuple[int, ...], path: Path, facts: dict[str, Any]) -> None:
-    torch.export.save(_program(module, shape), path, extra_files={"longtail.json": json.dumps(facts)})
+def _write_torch(module: Exported, path: Path, facts: dict[str, Any]) -> None:
+    torch.export.save(_program(module), path, extra_files={"longtail.json": json.dumps(facts)})
 
 
-def _write_onnx(module: nn.Module, shape: tuple[int, ...], path: Path, facts: dict[str, Any]) -> None:
+def _write_onnx(module: Exported, path: Path, facts: dict[str, Any]) -> None:
     import onnx
 
     # The exporter speaks of its own deprecations, and of torchvision's operators, which nobody uses here.
@@ -108,7 +129,7 @@ def _write_onnx(module: nn.Module, shape: tuple[int, ...], path: Path, facts: di
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            _program(module, shape), input_names=["inputs"], output_names=["probabilities"], dynamo=True, verbose=False
+            _program(module), input_names=["inputs"], output_names=["probabilities"], dynamo=True, verbose=False
         )
     assert program is not None
     model = program.model_proto
@@ -130,11 +151,11 @@ def _need_onnx() -> None:
         )
 
 
-def _check(module: nn.Module, shape: tuple[int, ...], path: Path, to: str) -> None:
-    """Run the file on batches of other sizes than it was traced with."""
+def _check(module: Exported, path: Path, to: str) -> None:
+    """Run the file on batches, and images, of other sizes than it was traced with."""
     run = _runner(path, to)
     for batch in (1, 5):
-        x = _inputs(shape, batch)
+        x = _inputs(module.run, batch)
         with torch.no_grad():
             expected = module(x)
         got = run(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from . import methods, models, plugins, posthoc
-from .data.dataset import Files, Split
+from .data.dataset import Files
 from .data.images import open_image
 from .data.limits import reason
-from .data.loader import Loader
 from .engine.recipe import Recipe
 from .errors import InputError, whole
+from .models.pretrained import Backbone, Prepare, Preprocessing, joined
 from .probabilities import Reading, reading
+from .runs.folder import differences
 from .runs.read import Run, read
 from .runs.schema import Input
 from .runs.tensors import training_embeddings, weights
@@ -31,8 +32,10 @@ class Restored:
     """What a run learnt, ready for use.
 
     Attributes:
-        kind, shape: what an input is: ``"features"`` (K,), ``"images"`` or ``"files"`` (channels, H, W).
+        kind, shape: what the model takes: ``"features"`` (K,), ``"images"`` or ``"files"`` (channels, H, W).
         mean, std: by channel, of pixels in [0, 1]; None leaves them as they are.
+        prepare: decoded images (B, H, W, 3) of any size as the model takes them, where the run was on image files or
+            has a backbone.
         neighbours: training embeddings, their labels and k, where the run ended in k-NN.
     """
 
@@ -44,6 +47,8 @@ class Restored:
     std: tuple[float, ...] | None
     reading: Reading
     neighbours: tuple[Tensor, Tensor, int] | None
+    prepare: Prepare | None = None
+    backbone: Backbone | None = None
 
     @torch.no_grad()
     def probabilities(self, x: Tensor) -> Tensor:
@@ -70,25 +75,30 @@ class Restored:
         return torch.cat([self.probabilities(part) for part in x.split(1000)])
 
     def _pixels(self, paths: list[Path]) -> Tensor:
-        inputs: Tensor | Files = (
-            Files([str(p.absolute()) for p in paths], "/", self.shape[1])
-            if self.kind == "files"
-            else torch.stack([_whole_image(p, self.shape) for p in paths])
-        )
-        nothing = torch.zeros(len(paths), dtype=torch.int64)
-        loader = Loader(Split(inputs, nothing, nothing, self.mean, self.std), len(paths), train=False)
-        return next(loader.epoch(0)).inputs
+        if self.prepare is not None:
+            return torch.cat([self.prepare(_decoded(path)[None]) for path in paths])
+        return self.normalised(torch.stack([_whole_image(path, self.shape) for path in paths]) / 255)
+
+    def normalised(self, x: Tensor) -> Tensor:
+        """Images (B, channels, H, W) in [0, 1] as the model takes them; features as they are."""
+        for value, apply in ((self.mean, torch.sub), (self.std, torch.div)):
+            x = x if value is None else apply(x, torch.tensor(value).view(-1, 1, 1))
+        return x
 
 
-def _whole_image(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """A file as uint8 of the shape that an in-memory data set has: resized as a whole, not cropped."""
+def _decoded(path: Path) -> Tensor:
+    """A file's pixels, uint8 (H, W, 3), all of them: what any other program that uses an exported model has."""
     try:
-        pixels = open_image(path.read_bytes()).pixels(1)
+        return torch.from_numpy(np.ascontiguousarray(open_image(path.read_bytes()).pixels(1)))
     except FileNotFoundError:
         raise InputError(f"there is no image {path}") from None
     except Exception as error:  # a broken image can make a decoder raise nearly anything
         raise InputError(f"{path} is no readable image: {reason(error)}") from None
-    planes = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
+
+
+def _whole_image(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """A file as uint8 of the shape that an in-memory data set has: resized as a whole, not cropped."""
+    planes = _decoded(path).permute(2, 0, 1)
     if planes.shape[1:] != shape[1:]:
         size = (shape[1], shape[2])
         planes = torch.nn.functional.interpolate(planes[None], size, mode="bilinear", antialias=True)[0]
@@ -111,11 +121,23 @@ def restore(run: str | Path, trust_code: bool = False) -> Restored:
     with nullcontext() if trust_code else plugins.barred(path, "--trust-code (trust_code=True) imports and runs it"):
         plan = methods.build(found.method, counts, **found.config.knobs)
         head = plan.head_of(recipe.model)
-        model = models.build(recipe.model, counts.num_classes, shape, head, recipe.standardise, **recipe.model_options)
+        backbone = _backbone(found)
+        takes = shape if backbone is None else (backbone.embedding_size,)
+        model = models.build(recipe.model, counts.num_classes, takes, head, recipe.standardise, **recipe.model_options)
+    frozen = given.kind == "features"
+    if backbone is not None and not frozen:
+        model = joined(backbone, model)
     try:
         model.load_state_dict(weights(path))
     except RuntimeError as error:
         raise InputError(f"{path} does not hold the weights of this run: {reason(error)}") from None
+    kind, mean, std = given.kind, given.mean, given.std
+    if backbone is not None:
+        model = joined(backbone, model) if frozen else model
+        how = backbone.preprocessing
+        kind, shape, mean, std = "files", (3, how.size, how.size), list(how.mean), list(how.std)
+    elif kind == "files":
+        how = replace(Files((), "", shape[1]).how, mean=tuple(mean or (0.0,) * 3), std=tuple(std or (1.0,) * 3))
     neighbours = None
     for step in found.summary.posthoc:
         if step.kind == "knn":
@@ -123,13 +145,32 @@ def restore(run: str | Path, trust_code: bool = False) -> Restored:
     return Restored(
         model.eval().requires_grad_(False),
         found.class_names,
-        given.kind,
+        kind,
         shape,
-        None if given.mean is None else tuple(given.mean),
-        None if given.std is None else tuple(given.std),
+        None if mean is None else tuple(mean),
+        None if std is None else tuple(std),
         reading(plan, counts),
         neighbours,
+        Prepare(how) if kind == "files" else None,
+        backbone,
     )
+
+
+def _backbone(run: Run) -> Backbone | None:
+    """The backbone that a run was trained with; where the run holds only its head, with the same weights."""
+    stored = run.config.backbone
+    if stored is None:
+        return None
+    backbone = models.pretrained.load(stored.name, Preprocessing.from_dict(stored.preprocessing).size)
+    then = {
+        "digest": stored.digest if stored.train == "head" else backbone.digest,
+        "preprocessing": stored.preprocessing,
+    }
+    if changed := differences(then, {k: backbone.identity()[k] for k in then}):
+        raise InputError(
+            f"backbone {stored.name!r} is not the one that {run.path} was trained with: {'; '.join(changed)}"
+        )
+    return backbone
 
 
 def _input(run: Run) -> Input:

@@ -191,7 +191,7 @@ def onnx_file(tmp_path_factory):
 def test_an_onnx_file_embeds_as_the_network_that_it_was_made_from(onnx_file):
     path, model = onnx_file
     backbone = pretrained.load(f"onnx:{path}")
-    assert (backbone.embedding_size, backbone.preprocessing, backbone.trainable) == (6, Preprocessing(32, 37), False)
+    assert (backbone.embedding_size, backbone.preprocessing) == (6, Preprocessing(32, 37))
     x = torch.randn(5, 3, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(backbone(x), model(x), rtol=0, atol=1e-5)

@@ -14,6 +14,7 @@ import typer
 
 from ..errors import InputError, RunError, one_of
 from ..runs.schema import GroupAccuracy, Summary
+from .embed import with_backbone
 from .options import Knobs, Training, once, pairs, plain, takes_training
 
 if TYPE_CHECKING:
@@ -54,9 +55,10 @@ def compare(
     if len(set(names)) < len(names):
         raise InputError(f"--methods names a method twice: {methods}")
     chosen = [_method(name) for name in names]
-    plans = [_plan(name, knobs) for name, knobs in chosen]
+    plans = [plan_of(name, knobs) for name, knobs in chosen]
     base = training.job(chosen[0][0], under=out, resume=not force, force=force)
     base.check_recipe()
+    base = with_backbone(base)
     # Seed by seed, so that an interrupted comparison has something of every method
     todo = [replace(base, method=name, knobs=knobs, seed=seed) for seed in range(seeds) for name, knobs in chosen]
     after = {}
@@ -94,7 +96,7 @@ def sweep(
             raise InputError(f"--grid {name} needs different values, separated by commas")
     fixed = pairs(knobs, "--set")
     once(axes, fixed, ("--grid", "--set"))
-    base = training.job(method, under=out, resume=not force, force=force)
+    base = with_backbone(training.job(method, under=out, resume=not force, force=force))
     of_recipe = _recipe_axes(method, axes)
     once(dict.fromkeys(of_recipe), base.recipe_fields(), ("--grid", "another option"))
     points = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
@@ -102,7 +104,7 @@ def sweep(
     for point in points:
         settings = {k: plain(v, f"--grid {k}") for k, v in point.items() if k in of_recipe}
         mine = {**fixed, **{k: v for k, v in point.items() if k not in of_recipe}}
-        _plan(method, mine)
+        plan_of(method, mine)
         todo.append(replace(base, knobs=mine, set_recipe={**base.set_recipe, **settings}))
         todo[-1].check_recipe()
     names = [", ".join(f"{k}={v}" for k, v in point.items()) for point in points]
@@ -147,7 +149,7 @@ def _method(text: str) -> tuple[str, dict[str, str]]:
     return ":".join(words[:named]), pairs(words[named:], "--methods")
 
 
-def _plan(method: str, knobs: Mapping[str, str]) -> Plan:
+def plan_of(method: str, knobs: Mapping[str, str]) -> Plan:
     """A method's stages whatever the data; a mistake shows here, before hours are spent on other runs."""
     from .. import methods
     from ..counts import ClassCounts

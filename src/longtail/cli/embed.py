@@ -15,6 +15,7 @@ from .options import Device, Options, Root, plain_pairs
 
 if TYPE_CHECKING:
     from ..embed import Progress
+    from ..engine.job import Job
 
 Backbone = Annotated[
     str,
@@ -75,6 +76,14 @@ def embed(
         f"{out}: {total:,} × {network.embedding_size} features of {new.num_classes} classes by {backbone} "
         f"({network.preprocessing}), {how}"
     )
+
+
+def with_backbone(job: Job) -> Job:
+    """A job whose backbone is decided, with its images embedded: before any run begins, and once for all of them."""
+    from ..engine.backbone import settle
+
+    with bar() as progress:
+        return settle(job, lambda text: typer.echo(text, err=True), progress)
 
 
 @contextmanager

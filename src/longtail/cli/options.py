@@ -41,6 +41,21 @@ class Training:
             "--set-recipe", help="Any field of the recipe, as weight_decay=2e-4 or nesterov=true; repeatable."
         ),
     ] = None
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            "--backbone",
+            help="Pretrained network: efficientnet-lite0 (for a folder of images by default), hf:NAME-or-FOLDER, "
+            "timm:NAME, onnx:FILE, package.module:f; none trains from scratch.",
+        ),
+    ] = None
+    train: Annotated[
+        str | None,
+        typer.Option(
+            "--train",
+            help="What of it trains: head (none of it: seconds), norms (biases and normalisation), last (block), all.",
+        ),
+    ] = None
     model: Annotated[str | None, typer.Option("--model", help="Model by name, or package.module:factory.")] = None
     epochs: Annotated[int | None, typer.Option("--epochs", help="Length; warm-up and milestones in proportion.")] = None
     batch_size: Annotated[

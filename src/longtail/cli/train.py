@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .compare import GROUPS, compare, sweep
+from .compare import GROUPS, compare, plan_of, sweep
+from .embed import with_backbone
 from .options import Knobs, Training, pairs, takes_training
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ def _run(job: Job) -> None:
     from ..runs.folder import command_line
 
     first = os.environ.get("RANK", "0") == "0"
+    job.check_recipe()
+    plan_of(job.method, job.knobs)
+    job = with_backbone(job)
     live: list[Live] = []
 
     def watch(ready: Any, path: Any) -> list[Watcher]:

@@ -6,9 +6,10 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, Self
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from ..counts import ClassCounts
 from ..errors import InputError, whole
+from ..models.pretrained.preprocessing import Preprocessing
 from .limits import MOST_FILE_BYTES, check_regular, is_regular, shown
 
 Kind = Literal["images", "features", "files"]
@@ -50,6 +52,7 @@ class Files:
     ) -> None:
         self.root = Path(root)
         self.size = whole("size", size, at_least=1, at_most=MOST_PIXELS)
+        self._how: Preprocessing | None = None
         self.origin = origin
         buffer, ends = bytearray(), array("q")
         for path in paths:
@@ -84,7 +87,21 @@ class Files:
 
     def take(self, indices: Sequence[int] | Tensor) -> Files:
         chosen = np.asarray(indices, dtype=np.int64)
-        return Files((self._raw(i) for i in chosen), self.root, self.size, self.origin, self._lines[chosen])
+        lines = self._lines[chosen]
+        found = Files((self._raw(i) for i in chosen), self.root, self.size, self.origin, lines)
+        found._how = self._how
+        return found
+
+    @property
+    def how(self) -> Preprocessing:
+        """How an image is made a square, in evaluation."""
+        return self._how or Preprocessing(self.size, round(self.size * 256 / 224))
+
+    def prepared(self, how: Preprocessing) -> Self:
+        """The same files, resized and cut by these rules."""
+        other = copy(self)
+        other._how, other.size = how, how.size
+        return other
 
     def some(self, number: int) -> Sequence[int]:
         """Places of so many files or fewer, all over the list."""

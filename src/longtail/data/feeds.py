@@ -145,14 +145,14 @@ class Reader:
         try:
             image = open_image(self.files.read(i))
             if not rows or self.cut is None:
-                return [centre(image, S)] * max(len(rows), 1)
+                return [centre(image, self.files.how)] * max(len(rows), 1)
             if isinstance(self.cut, Crop):
                 shifts = [row["shift"] - self.cut.margin for row in rows]
-                squares = [centre(image, S, (int(down), int(right))) for down, right in shifts]
+                squares = [centre(image, self.files.how, (int(down), int(right))) for down, right in shifts]
             else:
                 boxes = [self.cut.box(image.width, image.height, r["area"], r["ratio"], r["place"]) for r in rows]
                 reduce = reduction(min(min(right - left, bottom - top) for left, top, right, bottom in boxes), S)
-                squares = [resize(image.pixels(reduce, box), (S, S)) for box in boxes]
+                squares = [resize(image.pixels(reduce, box), (S, S), self.files.how.resample) for box in boxes]
             return [square.flip(2) if row.get("flip") else square for square, row in zip(squares, rows)]
         except FileNotFoundError:
             raise InputError(f"there is no image {self.files.where(i)}") from None

@@ -20,6 +20,7 @@ from .tables import LABEL_COLUMNS, SPLITS, column, csv_rows, csv_table, is_numbe
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
 # Somebody's images may be signs or text: no mirror unless it is asked for
 AUGMENT = "crop"
+TAKEN_AT = "images are taken at"  # begins a note that a backbone, which has a size of its own, makes untrue
 # Sides of the square that a network gets of images of no stated size
 SMALLEST, LARGEST = 32, 224
 IMAGE_COLUMNS = ("image", "path", "file", "filename", "image_path")
@@ -171,7 +172,7 @@ def sized(source: Source, size: int | None) -> Source:
     for split in (source.train, source.val, source.test):
         if split is not None and isinstance(split.inputs, Files):
             split.inputs.size = fitting
-    said = f"images are taken at {fitting}×{fitting} pixels, as their files are" if fitting < LARGEST else ""
+    said = f"{TAKEN_AT} {fitting}×{fitting} pixels, as their files are" if fitting < LARGEST else ""
     return replace(source, notes=(*source.notes, f"{said} (--option size=N for another)")) if said else source
 
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
+from ..models.pretrained.preprocessing import Preprocessing
+
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 MOST_PIXELS = 150_000_000
 
@@ -115,16 +117,14 @@ def _open_pillow(data: bytes) -> Opened:
     return Opened(width, height, pixels)
 
 
-def centre(image: Opened, size: int, shift: tuple[int, int] = (0, 0)) -> Tensor:
-    """Short side resized to ``size · 256/224``, the middle ``size`` × ``size`` of it: (3, S, S).
+def centre(image: Opened, how: Preprocessing, shift: tuple[int, int] = (0, 0)) -> Tensor:
+    """The image resized and its middle square cut out: (3, S, S).
 
     ``shift`` moves the window down and to the right; where it leaves the image it is black.
     """
-    short = min(image.width, image.height)
-    target = round(size * 256 / 224)
-    scale = target / short
-    shape = (max(round(image.height * scale), size), max(round(image.width * scale), size))
-    whole = resize(image.pixels(reduction(short, target)), shape)
+    size, shape = how.size, how.shape(image.height, image.width)
+    reduce = reduction(min(image.width, image.height), how.needed)
+    whole = resize(image.pixels(reduce), shape, how.resample)
     top, left = ((side - size) // 2 + by for side, by in zip(shape, shift))
     beyond = max(-top, -left, top + size - shape[0], left + size - shape[1], 0)
     if beyond:
@@ -144,11 +144,11 @@ def _scaled(box: Box, whole: tuple[int, int], decoded: tuple[int, int]) -> Box:
     return left, top, max(round(box[2] * x), left + 1), max(round(box[3] * y), top + 1)
 
 
-def resize(pixels: np.ndarray | Tensor, shape: tuple[int, int]) -> Tensor:
-    """(H, W, 3) of an array, (C, H, W) of a tensor, to (C, *shape), bilinear with antialiasing: within one grey level
-    of Pillow's."""
+def resize(pixels: np.ndarray | Tensor, shape: tuple[int, int], resample: str = "bilinear") -> Tensor:
+    """(H, W, 3) of an array, (C, H, W) of a tensor, to (C, *shape), with antialiasing: within one grey level of
+    Pillow's."""
     planes = pixels if isinstance(pixels, Tensor) else torch.from_numpy(pixels).permute(2, 0, 1)
-    return interpolate(planes[None], shape, mode="bilinear", antialias=True)[0]
+    return interpolate(planes[None], shape, mode=resample, antialias=True)[0]
 
 
 def image_size(file: IO[bytes]) -> tuple[int, int]:

@@ -88,7 +88,9 @@ class ParquetImages(Files):
 
     def take(self, indices: Sequence[int] | Tensor) -> ParquetImages:
         chosen = np.asarray(indices, dtype=np.int64)
-        return ParquetImages((self._raw(i) for i in chosen), self.root, self.size, image_column=self.image_column)
+        found = ParquetImages((self._raw(i) for i in chosen), self.root, self.size, image_column=self.image_column)
+        found._how = self._how
+        return found
 
     def some(self, number: int) -> Sequence[int]:
         return range(min(len(self), number))  # those of one row group, which is read as a whole

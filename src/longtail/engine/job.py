@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, real, whole
 from . import recipe
-from .recipe import Recipe
+from .recipe import BACKBONE_LR, Recipe
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..plan import Plan
     from ..runs.checkpoint import Checkpoint, Position
     from ..runs.folder import RunFolder
+    from .backbone import Use
     from .distributed import Ranks
     from .progress import Watcher
 
@@ -44,6 +45,8 @@ class Job:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     recipe: str | None = None
     set_recipe: Mapping[str, Any] = field(default_factory=dict)
+    backbone: str | None = None
+    train: str | None = None
     model: str | None = None
     epochs: int | None = None
     batch_size: int | None = None
@@ -128,6 +131,7 @@ def prepare(job: Job) -> Prepared:
 
     from .. import __version__, methods, models
     from ..data import load
+    from . import backbone
     from .distributed import pick_device
     from .progress import check_tracker
     from .stage import choose_precision
@@ -145,16 +149,21 @@ def prepare(job: Job) -> Prepared:
     for name in job.track:
         check_tracker(name)
     data = load(job.data, root=job.root, **job.options)
+    use = backbone.use(job, data)
+    data = data if use is None else use.data
     plan = plan_for(job, data)
     # So that a report need not ask a later version what the default was
     default = methods.build(job.method, data.counts, data=data.name)
-    how = _recipe(job, data)
+    how = _recipe(job, data, use)
     torch.manual_seed(job.seed)
     options = {k: v for k, v in how.model_options.items() if k != "head"}
     head = plan.head_of(how.model)
-    model = models.build(how.model, data.num_classes, data.input_shape, head, how.standardise, **options)
+    inputs = data if use is None else use.features
+    model = models.build(how.model, data.num_classes, inputs.input_shape, head, how.standardise, **options)
     if how.standardise:
-        models.fit_standardise(model, data.train.inputs, data.train.labels)
+        models.fit_standardise(model, inputs.train.inputs, data.train.labels)
+    if use is not None and use.tuned:
+        model = models.pretrained.tuned(use.backbone, model, use.part)
     precision = choose_precision(how.precision, model, device)
     how = how.replace(precision=precision)
     config = {
@@ -176,8 +185,12 @@ def prepare(job: Job) -> Prepared:
         "precision": precision,
         "compile": job.compile,
         "threads": torch.get_num_threads(),
-        "decisions": [*how.decisions(), *_augmentation(how, data), *plan.notes],
-    }
+        "decisions": [
+            *how.decisions(None if use is None else use.sentence()), *_augmentation(how, data), *plan.notes
+        ],
+    }  # fmt: skip
+    if use is not None:
+        config["backbone"] = use.config()
     return Prepared(data, plan, how, model, device, config)
 
 
@@ -198,21 +211,23 @@ def plan_for(job: Job, data: Dataset) -> Plan:
     return plan
 
 
-def _recipe(job: Job, data: Dataset) -> Recipe:
+def _recipe(job: Job, data: Dataset, use: Use | None) -> Recipe:
     from ..data import names
 
+    tuned = use is not None and use.tuned
     # By what was asked for, not by the data's own name: somebody's folder may be called images, features or moons
-    name = job.data if job.data in names() else ""
+    name = job.data if use is None and job.data in names() else ""
     small = data.kind == "files" and max(data.input_shape) <= recipe.SMALL_IMAGE
-    chosen = (
-        recipe.default_for(name, "images" if small else data.kind) if job.recipe is None else recipe.get(job.recipe)
-    )
+    kind = "tuned" if tuned else "images" if small else data.kind
+    chosen = recipe.default_for(name, kind) if job.recipe is None else recipe.get(job.recipe)
     changes = job.recipe_fields()
     chosen = chosen.for_samples(len(data.train), changes.get("batch_size")).set(changes)
+    chosen = chosen.replace(backbone_lr=(chosen.backbone_lr or BACKBONE_LR) if tuned else None)
     if data.kind != "features":
         from ..data.augment import stored_name
 
-        chosen = chosen.replace(augment=stored_name(chosen.augment, data.train), standardise=False)
+        standardise = chosen.standardise and tuned
+        chosen = chosen.replace(augment=stored_name(chosen.augment, data.train), standardise=standardise)
     return chosen
 
 

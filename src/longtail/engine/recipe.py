@@ -22,6 +22,7 @@ MOST_SAMPLES = 10_000_000
 SMALL_IMAGE = 64
 # Epochs that a recipe grows to on small data
 MOST_ADDED = 250
+BACKBONE_LR = 0.1
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Recipe:
         precision: ``"fp32"``, ``"bf16"``, or ``"auto"``: bf16 where the network convolves and the processor helps.
         ema: decay of an average of the weights that is evaluated instead of them, or None.
         standardise: whether features pass a first layer that is fitted to the training data (``models.Standardise``).
+        backbone_lr: of a backbone that trains, its rate as a share of ``lr``; None where there is none.
         steps_per_epoch: small data get batches small enough for so many steps an epoch (``for_samples``); 0 is no
             limit. Like the next two no part of a run, whose fields say what came of it.
         least_steps: epochs are added on small data until there are so many.
@@ -66,6 +68,7 @@ class Recipe:
     ema: float | None = None
     model_options: Mapping[str, Any] = field(default_factory=dict)
     standardise: bool = False
+    backbone_lr: float | None = None
     steps_per_epoch: int = field(default=0, compare=False)
     least_steps: int = field(default=0, compare=False)
     lr_by_batch: bool = field(default=False, compare=False)
@@ -99,6 +102,8 @@ class Recipe:
             raise InputError(f"milestones must ascend, got {list(self.milestones)}")
         if self.clip is not None:
             check("clip", real("clip", self.clip, above=0))
+        if self.backbone_lr is not None:
+            check("backbone_lr", real("backbone_lr", self.backbone_lr, above=0, at_most=1))
         if self.ema is not None:
             check("ema", real("ema", self.ema, above=0, below=1))
         if not isinstance(self.model_options, Mapping):
@@ -112,8 +117,9 @@ class Recipe:
         """
         data = {name: getattr(self, name) for name in _stored()}
         data["milestones"] = list(self.milestones)
-        if not self.standardise:  # as runs were before there was a choice, so theirs and today's are the same
-            del data["standardise"]
+        for name in ("standardise", "backbone_lr"):
+            if not data[name]:  # as runs were before there was a choice, so theirs and today's are the same
+                del data[name]
         data["model_options"] = {k: list(v) if isinstance(v, tuple) else v for k, v in self.model_options.items()}
         return data
 
@@ -204,19 +210,29 @@ class Recipe:
         total = max(recipe.epochs * steps_per_epoch - warmup, 1)
         return self.lr * 0.5 * (1 + math.cos(math.pi * min((step - warmup) / total, 1.0)))
 
-    def decisions(self) -> list[str]:
-        """What the paper leaves open and was decided here, one sentence each."""
+    def decisions(self, backbone: str | None = None) -> list[str]:
+        """What the paper leaves open and was decided here, one sentence each; ``backbone`` is what to say of one."""
+        linear = "a linear head uniform in ±1/√K and bias 0, a cosine head normal of variance 1/K"
+        start = (
+            "Convolutions start from He et al.'s normal draw (fan-out), hidden linear layers from the same (fan-in), "
+            f"batch norm at 1 and 0; {linear}."
+        )
+        if backbone is not None:
+            start = f"{backbone} What follows it starts from a draw: hidden layers normal (He et al.'s), {linear}."
+        elif ":" in self.model:
+            start = f"The network starts as {self.model} makes it."
         said = [
             f"SGD with {'Nesterov ' if self.nesterov else ''}momentum {self.momentum:g}, not dampened.",
             f"Weight decay {self.weight_decay:g} acts on weights of convolutions and linear layers, the head's too, "
             "not on biases or batch-norm parameters; it is added to the gradient as decay × weight.",
-            "Convolutions start from He et al.'s normal draw (fan-out), hidden linear layers from the same (fan-in), "
-            "batch norm at 1 and 0; a linear head uniform in ±1/√K and bias 0, a cosine head normal of variance 1/K.",
+            start,
             f"Warm-up is linear by step over {self.warmup_epochs:g} epochs, the first step at lr/steps."
             if self.warmup_epochs
             else "There is no warm-up.",
             "The last epoch's weights are the result: no epoch is chosen on held-out data.",
         ]
+        if self.backbone_lr is not None:
+            said.append(f"The backbone's learning rate is {self.backbone_lr:g} times that of what follows it.")
         if self.standardise:
             said.append(
                 "Features are shifted and scaled to mean 0 and ‖x‖ ≈ 2 by a first layer of the model, fitted to the "
@@ -296,6 +312,12 @@ _RECIPES = {
             "features", "mlp-features", epochs=20, batch_size=256, lr=0.2, warmup_epochs=1.0, weight_decay=5e-4,
             model_options={"hidden": (256,)}, standardise=True, steps_per_epoch=8, least_steps=250,
         ),
+        # A backbone that trains, with the network for features after it: few steps from good weights.
+        Recipe(
+            "finetune", "mlp-features", epochs=10, batch_size=32, lr=0.1, warmup_epochs=1.0, weight_decay=5e-4,
+            model_options={"hidden": (256,)}, standardise=True, backbone_lr=BACKBONE_LR, steps_per_epoch=8,
+            least_steps=250,
+        ),
         # Features again, with an embedding of the network's own: for what is to be learnt about embeddings.
         Recipe(
             "features-mlp", "mlp", epochs=30, batch_size=128, lr=0.05, warmup_epochs=1.0, weight_decay=5e-3,
@@ -316,6 +338,7 @@ _DEFAULTS = {
     "images": "images",
     "files": "photos",
     "features": "features",
+    "tuned": "finetune",
 }
 
 

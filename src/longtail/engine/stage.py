@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..data.loader import Batch
 from ..errors import InputError, RunError
 from ..losses.base import Objective, Outputs
+from ..models.pretrained import Backbone
 
 Trains = Literal["all", "head", "scale"]
 
@@ -68,15 +69,22 @@ def needs_logits(objective: Objective) -> bool:
     return any("logits" in term.needs for weight, term in objective.weighted if weight)
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, weight_decay: float, backbone_lr: float | None = None) -> list[dict[str, Any]]:
     """Groups for ``torch.optim.SGD``: weights (two dimensions or more) decay; biases and batch norm do not.
+    ``share`` is what a group's learning rate is multiplied with: ``backbone_lr`` for parameters of a `Backbone`.
 
     Frozen parameters are left out, and so is a group that is empty.
     """
-    weights = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
-    others = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
-    groups = [{"params": weights, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return [g for g in groups if g["params"]]
+    of_backbone = {p for m in model.modules() if isinstance(m, Backbone) for p in m.parameters()}
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for p in model.parameters():
+        if p.requires_grad:
+            groups.setdefault((p in of_backbone, p.ndim <= 1), []).append(p)
+    share = 1.0 if backbone_lr is None else backbone_lr
+    return [
+        {"params": groups[key], "weight_decay": 0.0 if key[1] else weight_decay, "share": share if key[0] else 1.0}
+        for key in sorted(groups)
+    ]
 
 
 def convolves(model: nn.Module) -> bool:

@@ -176,7 +176,7 @@ class Trainer:
             with torch.no_grad():
                 self.net.scale.copy_(fitting(self.carried, "scale", self.net.scale))
         self.optimizer = torch.optim.SGD(
-            parameter_groups(self.net, self.recipe.weight_decay),
+            parameter_groups(self.net, self.recipe.weight_decay, self.recipe.backbone_lr),
             lr=self.recipe.lr, momentum=self.recipe.momentum, nesterov=self.recipe.nesterov,
         )  # fmt: skip
         if goes_on:
@@ -291,7 +291,7 @@ class Trainer:
     def step(self, batch: Batch, lr: float, where: tuple[int, int, int]) -> None:
         """One step of SGD at ``where``: stage, epoch and step."""
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["share"]
         self._seed(derive(self.seed, *where, self.ranks.rank))
         with self._precision():
             outputs = self.forward(batch.inputs)

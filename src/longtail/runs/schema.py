@@ -31,6 +31,16 @@ class DataName:
 
 
 @dataclass(frozen=True)
+class Backbone:
+    """A pretrained network that a run began with; ``train`` says what of it was trained besides the head."""
+
+    name: str
+    digest: str
+    train: str
+    preprocessing: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Config:
     """``config.json``; ``changed`` are the knobs that were not the method's defaults when it ran."""
 
@@ -44,6 +54,7 @@ class Config:
     seed: int | None = None
     epochs: int | None = None
     precision: str | None = None
+    backbone: Backbone | None = None
 
 
 @dataclass(frozen=True)

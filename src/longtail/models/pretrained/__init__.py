@@ -11,7 +11,20 @@ this package; a library that a kind belongs to may do so for a name that it does
 from __future__ import annotations
 
 from .backbone import Backbone
-from .catalogue import DEFAULT, available, load, names
+from .catalogue import DEFAULT, available, install, load, names
 from .preprocessing import Prepare, Preprocessing
+from .tuning import PARTS, joined, tuned
 
-__all__ = ["DEFAULT", "Backbone", "Prepare", "Preprocessing", "available", "load", "names"]
+__all__ = [
+    "DEFAULT",
+    "PARTS",
+    "Backbone",
+    "Prepare",
+    "Preprocessing",
+    "available",
+    "install",
+    "joined",
+    "load",
+    "names",
+    "tuned",
+]

@@ -15,7 +15,9 @@ from .preprocessing import Preprocessing
 
 
 class Backbone(nn.Module):
-    """Normalised images (B, 3, S, S) to embeddings (B, K), in evaluation mode until told otherwise.
+    """Normalised images (B, 3, S, S) to embeddings (B, K).
+
+    It stays in evaluation mode while its weights train: few images are no ground to renew running statistics on.
 
     Attributes:
         name: what `load` was called with.
@@ -45,6 +47,9 @@ class Backbone(nn.Module):
         z: Tensor = self.network(x)
         return z
 
+    def train(self, mode: bool = True) -> Backbone:
+        return super().train(False)
+
     @functools.cached_property
     def digest(self) -> str:
         """Sixteen hexadecimal digits that change with any weight."""
@@ -65,6 +70,7 @@ class Backbone(nn.Module):
             "preprocessing": self.preprocessing.to_dict(),
         }
 
-    @property
-    def trainable(self) -> bool:
-        return any(True for _ in self.network.parameters())
+    def check_trainable(self) -> None:
+        """Refuse a network whose weights torch does not have."""
+        if not any(True for _ in self.network.parameters()):
+            raise InputError(f"backbone {self.name!r} has no weights that torch could train: use --train head")

@@ -54,8 +54,13 @@ def available(name: str = DEFAULT) -> bool:
     return kind is None or not _missing(kind)
 
 
-def load(name: str) -> Backbone:
-    """A backbone with its weights, ready for use.
+def install(name: str = DEFAULT) -> str:
+    """The command that installs what a backbone's kind needs."""
+    return f"pip install {KINDS[name.partition(':')[0]].install}"
+
+
+def load(name: str, size: int | None = None) -> Backbone:
+    """A backbone with its weights, ready for use; ``size`` is another side of its images than its own.
 
     A factory takes no argument and returns an ``nn.Module`` whose output is the embedding (B, K); an attribute
     ``preprocessing`` of it, a `Preprocessing` or a dict of its fields, says how its images are prepared.
@@ -79,7 +84,8 @@ def load(name: str) -> Backbone:
         raise
     except Exception as error:  # libraries raise what they like, OSError and RuntimeError at import among it
         raise InputError(f"backbone {name!r} cannot be loaded: {brief(error)}") from error
-    return Backbone(name, made.network, made.preprocessing, made.digest)
+    how = made.preprocessing if size is None else made.preprocessing.resized(size)
+    return Backbone(name, made.network, how, made.digest)
 
 
 def _missing(kind: Kind) -> list[str]:

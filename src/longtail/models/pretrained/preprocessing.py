@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from ...errors import InputError, unknown
+from ...errors import InputError, unknown, whole
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 RESAMPLING = ("bilinear", "bicubic")
@@ -69,14 +69,27 @@ class Preprocessing:
         """Pixels of the short side beyond which a decoder may save itself the work."""
         return self.short or self.size
 
+    def resized(self, size: int) -> Preprocessing:
+        """The same for squares of another side.
+
+        >>> Preprocessing().resized(112).short
+        128
+        """
+        whole("size", size, at_least=1)
+        return replace(self, size=size, short=None if self.short is None else round(self.short * size / self.size))
+
+    def shape(self, height: int, width: int) -> tuple[int, int]:
+        """What an image is resized to before its middle is cut."""
+        if self.short is None:
+            return self.size, self.size
+        least = min(height, width)
+        return self.short * height // least, self.short * width // least
+
     def pixels(self, image: np.ndarray) -> Tensor:
         """Decoded pixels, uint8 (H, W, 3), as uint8 (3, size, size): what loading many images uses."""
         planes = torch.from_numpy(image).permute(2, 0, 1)[None]
         height, width = image.shape[:2]
-        shape = (self.size, self.size)
-        if self.short is not None:
-            least = min(height, width)
-            shape = self.short * height // least, self.short * width // least
+        shape = self.shape(height, width)
         if shape != (height, width):
             planes = interpolate(planes, shape, mode=self.resample, antialias=True)
         top, left = (shape[0] - self.size) // 2, (shape[1] - self.size) // 2
