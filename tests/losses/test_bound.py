@@ -72,6 +72,14 @@ def test_the_weight_is_a_constant_to_the_gradient_and_zero_where_logits_ask_for_
     assert criterion((-logits, x), LABELS, return_parts=True)[1]["lam"] == 0
 
 
+def test_a_limit_of_one_is_lowered_too():
+    logits, x = problem(size=3.0)
+    objective = Objective((1.0, MarginCrossEntropy(COUNTS)), (1.0, Pull(COUNTS)), bound=0.5)
+    loss, parts = objective((logits, x), LABELS, return_parts=True)
+    assert 0 < parts["lam"] < 1
+    torch.testing.assert_close(loss, parts["logit"] + parts["lam"] * parts["pull"])
+
+
 def test_what_shrinking_cannot_satisfy_keeps_its_weight():
     logits, x = problem(size=100.0)
     for term in (RelativePull(COUNTS), Pull(COUNTS, normalise=True)):

@@ -345,7 +345,7 @@ class Objective(nn.Module):
                 shrinkage = term.shrinkage(values.detach(), of)
                 if growth is not None and shrinkage is not None and len(shrinkage):
                     factor = parts["lam"] = _limited(weight, self.bound * growth, (shrinkage * counting).mean())
-            mean = mean if weight == 1 else factor * mean
+            mean = mean if factor is weight and weight == 1 else factor * mean
             total = mean if total is None else total + mean
         if total is None:
             raise InputError("every term of the objective has weight 0: nothing is left to minimise")
