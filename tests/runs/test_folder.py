@@ -396,6 +396,7 @@ def _edit_checkpoint(file: Path, at: Any = None, tensors: Any = None, **meta: An
         ({"at": {"where": 3}}, "it does not say where the run was"),
         ({"sums": {"loss": "much"}}, "its sums of the epoch are damaged"),
         ({"sums": None}, "its sums of the epoch are damaged"),
+        ({"processes": "two"}, "it says that 'two' processes wrote it"),
     ],
 )
 def test_a_checkpoint_of_nowhere_is_passed_over_for_the_one_before(
@@ -428,8 +429,33 @@ def test_tensors_of_another_shape_are_one_sentence(tmp_path: Path) -> None:
     files = sorted((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
     name = next(n for n in checkpoint.decode(files[-1].read_bytes()).tensors if n.startswith("ema."))
     _edit_checkpoint(files[-1], tensors={name: torch.zeros(3, 3)})
-    with pytest.raises(RunError, match=r"does not fit this run: .* it holds one of shape \(3, 3\)"):
+    with pytest.raises(RunError, match=r"does not fit this run: .* it holds float32 of shape \(3, 3\)"):
         do(replace(job, resume=True))
+    weights = checkpoint.decode(files[0].read_bytes()).tensors["model.head.weight"]
+    _edit_checkpoint(files[-1], tensors={"model.head.weight": weights.to(torch.int64)})
+    with pytest.raises(RunError, match=r"head.weight is float32 of shape .* and it holds int64 of shape"):
+        do(replace(job, resume=True))
+
+
+def test_a_pipe_or_a_device_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
+    job = replace(JOB, out=str(tmp_path / "run"), resume=True)
+    broken(job, 5)
+    run = tmp_path / "run"
+    (run / "environment.json").unlink()
+    (run / "environment.json").symlink_to("/dev/zero")
+    newest = max((run / "checkpoints").glob("*.safetensors"))
+    newest.unlink()
+    os.mkfifo(newest)
+    os.mkfifo(run / "metrics.jsonl")
+    with pytest.raises(InputError, match=r"metrics.jsonl is not a regular file"):
+        do(job)
+    (run / "metrics.jsonl").unlink()
+    (run / "config.json").rename(tmp_path / "config")
+    os.mkfifo(run / "config.json")
+    with pytest.raises(InputError, match=r"config.json is not a run's config"):
+        do(job)
+    (tmp_path / "config").replace(run / "config.json")
+    assert f"checkpoint {newest.name} is not usable (it is not a regular file)" in do(job)[1]
 
 
 @pytest.mark.parametrize("name", ["config.json", "environment.json", "split.json", "metrics.jsonl"])

@@ -72,6 +72,9 @@ def state_problem(state: Checkpoint, plan: Plan, train: Split, recipe: Recipe, r
         EpochSums.from_data(state.meta.get("sums"))
     except ValueError as error:
         return str(error)
+    processes = state.meta.get("processes", 1)
+    if type(processes) is not int or processes < 1:
+        return f"it says that {processes!r} processes wrote it"
     lengths = []
     for stage, epochs in zip(plan.stages, plan.epochs(recipe.epochs)):
         loader = Loader(

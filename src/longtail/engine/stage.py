@@ -111,11 +111,14 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def fitting(state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
-    """A tensor of a checkpoint that has the shape it should have."""
+    """A tensor of a checkpoint that has the shape and the type it should have."""
+
+    def shown(tensor: Tensor | None) -> str:
+        return "none" if tensor is None else f"{str(tensor.dtype)[6:]} of shape {tuple(tensor.shape)}"
+
     found = state.get(name)
-    if found is None or found.shape != like.shape:
-        what = "none" if found is None else f"one of shape {tuple(found.shape)}"
-        raise RunError(f"the checkpoint does not fit this run: {name} has shape {tuple(like.shape)}, it holds {what}")
+    if found is None or (found.shape, found.dtype) != (like.shape, like.dtype):
+        raise RunError(f"the checkpoint does not fit this run: {name} is {shown(like)}, and it holds {shown(found)}")
     return found
 
 

@@ -368,11 +368,14 @@ class Trainer:
 
     def load(self, state: Checkpoint) -> None:
         """Go on from a checkpoint of the same plan, recipe and data."""
+        found = _under(state.tensors, "model.")
         try:
-            self.model.load_state_dict(_under(state.tensors, "model."))
+            self.model.load_state_dict(found)
         except RuntimeError as error:
             what = str(error).splitlines()[-1].strip()
             raise RunError(f"the checkpoint does not fit the model, it is of another run ({what})") from error
+        for name, tensor in self.model.state_dict().items():  # of another type it would have been rounded in silence
+            fitting(found, name, tensor)
         self.at, self.sums = state.at, EpochSums.from_data(state.meta.get("sums"))
         self.carried = state.tensors
 

@@ -165,12 +165,14 @@ def _read(path: Path) -> bytes:
     seal = read_json(seal_file)
     if not isinstance(seal, dict) or not isinstance(seal.get("sha256"), str) or type(seal.get("bytes")) is not int:
         raise DamagedError("its checksum file is damaged")
+    if not path.is_file():
+        raise DamagedError("it is not a regular file")
+    if (size := path.stat().st_size) != seal["bytes"]:
+        raise DamagedError(f"{size} bytes instead of {seal['bytes']}")
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DamagedError(str(error.strerror)) from None
-    if len(data) != seal["bytes"]:
-        raise DamagedError(f"{len(data)} bytes instead of {seal['bytes']}")
     if hashlib.sha256(data).hexdigest() != seal["sha256"]:
         raise DamagedError("its checksum does not match")
     return data

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # How Python holds a byte of a file's name that is no UTF-8; JSON has it as an escape
 _BYTE = re.compile("[\ud800-\udfff]")
+MOST_BYTES = 1 << 30
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -42,10 +43,24 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     write_bytes(path, (text + "\n").encode())
 
 
+def read_text(path: Path, errors: str = "strict") -> str:
+    """A file of text as UTF-8.
+
+    Raises:
+        OSError: it cannot be read; a device or a pipe, which would be read for ever, is not opened at all.
+        ValueError: it is no UTF-8, or larger than such a file can be.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES >> 20} MB")
+    return path.read_text(encoding="utf-8", errors=errors)
+
+
 def read_json(path: Path) -> Any:
     """What a file holds as JSON, or None where it holds none, however it is damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -53,7 +68,7 @@ def read_json(path: Path) -> Any:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of JSON mappings; without it none, and a damaged line is left out."""
     rows = []
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = read_text(path, "replace") if path.is_file() else ""
     for line in text.splitlines():
         try:
             row = json.loads(line)

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from ..errors import InputError
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .files import cannot_write, read_json, read_rows, tensor_bytes, write_bytes, write_json
+from .files import cannot_write, read_json, read_rows, read_text, tensor_bytes, write_bytes, write_json
 from .tensors import MODEL, PREDICTIONS
 
 if TYPE_CHECKING:
@@ -151,9 +151,10 @@ class RunFolder:
                     f"{split['fingerprint']}): --force starts it afresh"
                 )
             resumed = 1 + (before["resumed"] if type(before.get("resumed")) is int else 0)
-            self._environment = {**environment, "started": before.get("started"), "finished": None, "resumed": resumed}
-            if "begun_with" in before:
-                self._environment.setdefault("begun_with", before["begun_with"])
+            said = {name: value for name, value in before.items() if isinstance(value, str)}
+            self._environment = {**environment, "started": said.get("started"), "finished": None, "resumed": resumed}
+            if "begun_with" in said:
+                self._environment.setdefault("begun_with", said["begun_with"])
         else:
             self._environment = {**environment, "started": _now(), "finished": None, "resumed": 0}
             write_json(self.path / "config.json", self.config)
@@ -174,10 +175,12 @@ class RunFolder:
     def forget_after(self, epoch: int) -> None:
         """Keep the metrics of the first ``epoch`` epochs only: what a resumed run has not redone yet."""
         path = self.path / "metrics.jsonl"
-        if not path.is_file():
+        if not path.exists():
             return
+        if not path.is_file():
+            raise InputError(f"{path} is not a regular file: remove it, or use --force to start the run afresh")
         kept = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in read_text(path, "replace").splitlines():
             try:
                 later = int(json.loads(line)["epoch"]) > epoch
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -237,7 +240,7 @@ class RunFolder:
     def _take_lock(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / "lock", "a+", encoding="utf-8")  # noqa: SIM115
+            self._lock = open(self.path / "lock", "a+", encoding="utf-8", errors="replace")  # noqa: SIM115
         except OSError as error:
             what = "it is not a folder" if isinstance(error, (FileExistsError, NotADirectoryError)) else error.strerror
             raise InputError(f"cannot write the run folder {self.path}: {what}") from error

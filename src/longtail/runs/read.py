@@ -17,7 +17,7 @@ from typing import Any
 
 from ..counts import ClassCounts
 from ..errors import InputError
-from .files import write_bytes
+from .files import read_text, write_bytes
 from .identity import condition
 from .schema import Config, Diagnostics, Environment, Epoch, GroupAccuracy, Split, Summary, parse
 
@@ -201,7 +201,7 @@ def read_json(path: Path, absent: str = "there is no such file") -> dict[str, An
     if not path.is_file():
         raise UnreadableError(path.parent, absent)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        data = json.loads(read_text(path), parse_constant=_refuse_constant)
     except (OSError, ValueError, RecursionError) as error:
         said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
         raise UnreadableError(path.parent, f"{path.name} cannot be read ({said}): {_AGAIN}") from None
@@ -235,7 +235,7 @@ def _raw_runs(place: Path) -> Iterator[tuple[Path, Any]]:
         yield place, lambda: _files_of(place)
         return
     try:
-        text = place.read_text(encoding="utf-8")
+        text = read_text(place)
     except (OSError, ValueError) as error:
         reason = f"it cannot be read ({str(error).splitlines()[0]})"
         yield place, lambda: _raise(UnreadableError(place, reason))
@@ -279,10 +279,11 @@ def _files_of(folder: Path) -> dict[str, Any]:
         missing.append(error.reason)
     path = folder / "metrics.jsonl"
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text(path, "replace").splitlines()
         raw["metrics"] = [_line(line) for line in lines if line.strip()]
-    except OSError as error:
-        missing.append(f"metrics.jsonl cannot be read ({error.strerror})" if path.exists() else "no metrics.jsonl")
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        missing.append(f"metrics.jsonl cannot be read ({said})" if path.exists() else "no metrics.jsonl")
     return {**raw, **({"missing": missing} if missing else {})}
 
 
