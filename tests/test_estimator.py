@@ -398,6 +398,6 @@ def test_defaults_on_real_features():
     model = LongTailClassifier(random_state=0).fit(data["f_train"], data["y_train"])
     y_val, hit = data["y_val"], model.predict(data["f_val"]) == data["y_val"]
     recall = {c: 100 * hit[y_val == c].mean() for c in np.unique(y_val)}
-    # Balanced logistic regression, C tuned on this very part: 56.2, tail 41.2 (benchmarks/estimator.py).
+    # Balanced logistic regression, the best of seven C on this very part: 56.2, tail 41.2.
     assert np.mean(list(recall.values())) > 57
     assert np.mean([recall[c] for c in model.counts_.groups()["tail"].tolist()]) > 44

@@ -16,6 +16,7 @@ from ..errors import InputError, RunError, one_of
 from ..runs.schema import GroupAccuracy, Summary
 from .embed import with_backbone
 from .options import Knobs, Training, once, pairs, plain, takes_training
+from .search import Point, Range, ends, search
 
 if TYPE_CHECKING:
     from ..engine.job import Job
@@ -78,10 +79,15 @@ def sweep(
     grid: Annotated[
         list[str],
         typer.Option(
-            "--grid", help="Knob of the method or field of the recipe, and values: lam=0,0.001,0.01; repeatable."
+            "--grid",
+            help="Knob of the method or field of the recipe, and values: lam=0,0.001,0.01, or with --trials a range: "
+            "lam=0.001..0.1; repeatable.",
         ),
     ],
     training: Training,
+    trials: Annotated[
+        int | None, typer.Option("--trials", min=1, help="Points for optuna to choose, instead of all of the grid.")
+    ] = None,
     seeds: Seeds = 3,
     jobs: Jobs = None,
     knobs: Knobs = None,
@@ -89,29 +95,66 @@ def sweep(
     force: Force = False,
     show: Open = False,
 ) -> None:
-    """Train one method over a grid of knobs; the best is chosen on validation data, test is only shown."""
-    axes = {name: [v for v in values.split(",") if v] for name, values in pairs(grid, "--grid").items()}
-    for name, values in axes.items():
-        if not values or len({_plain(v) for v in values}) < len(values):
-            raise InputError(f"--grid {name} needs different values, separated by commas")
+    """Train one method over a grid of knobs, or search it; the best is chosen on validation data, test is only shown.
+
+    The same command after an interruption goes on: finished runs are reused, and a search asks for the same points.
+    """
+    axes = {name: _axis(name, values, trials) for name, values in pairs(grid, "--grid").items()}
     fixed = pairs(knobs, "--set")
     once(axes, fixed, ("--grid", "--set"))
     base = with_backbone(training.job(method, under=out, resume=not force, force=force))
     of_recipe = _recipe_axes(method, axes)
     once(dict.fromkeys(of_recipe), base.recipe_fields(), ("--grid", "another option"))
-    points = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
-    todo = []
-    for point in points:
+
+    def job(point: Point) -> Job:
         settings = {k: plain(v, f"--grid {k}") for k, v in point.items() if k in of_recipe}
         mine = {**fixed, **{k: v for k, v in point.items() if k not in of_recipe}}
         plan_of(method, mine)
-        todo.append(replace(base, knobs=mine, set_recipe={**base.set_recipe, **settings}))
-        todo[-1].check_recipe()
-    names = [", ".join(f"{k}={v}" for k, v in point.items()) for point in points]
-    outcomes = _run([replace(job, seed=seed) for seed in range(seeds) for job in todo], names, jobs)
-    _sweep_table(f"{method} on {training.data}, balanced accuracy in %", _by(outcomes, names))
+        found = replace(base, knobs=mine, set_recipe={**base.set_recipe, **settings})
+        found.check_recipe()
+        return found
+
+    outcomes: list[Outcome] = []
+    rows: dict[str, list[Summary]] = {}
+
+    def run(points: list[Point]) -> list[float | None]:
+        todo = [job(point) for point in points]
+        names = [", ".join(f"{k}={v}" for k, v in point.items()) for point in points]
+        many = [replace(one, seed=seed) for seed in range(seeds) for one in todo]
+        done = _run(many, names, jobs, checked=bool(outcomes))
+        outcomes.extend(done)
+        rows.update(_by(done, names))
+        found = [[s.val.balanced for s in rows[name] if s.val.balanced is not None] for name in names]
+        return [mean(values) if values else None for values in found]
+
+    if trials is None:
+        listed = [axis for axis in axes.values() if not isinstance(axis, Range)]
+        run([dict(zip(axes, values)) for values in itertools.product(*listed)])
+    else:
+        for point in ends(axes):
+            job(point)
+        from ..data import load
+
+        if load(base.data, root=base.root, **base.options).val is None:
+            raise InputError(
+                f"--trials searches on validation data, and {base.data} has none: --option holdout=0.1 takes a tenth "
+                "of the training data for it"
+            )
+        search(axes, trials, run)
+    _sweep_table(f"{method} on {training.data}, balanced accuracy in %", rows)
     _report(outcomes, Path(out), show)
     _fail_if_any(outcomes)
+
+
+def _axis(name: str, text: str, trials: int | None) -> list[str] | Range:
+    if ".." in text:
+        if trials is None:
+            raise InputError(f"--grid {name}={text} is a range: give --trials N to search it, or values with commas")
+        return Range.read(name, text)
+    values = [v for v in text.split(",") if v]
+    if not values or len({_plain(v) for v in values}) < len(values):
+        raise InputError(f"--grid {name} needs different values, separated by commas")
+    return values
 
 
 def _recipe_axes(method: str, names: Iterable[str]) -> list[str]:
@@ -171,7 +214,11 @@ def _check(todo: Sequence[Job], names: Sequence[str], say: Callable[[str], None]
 
 
 def _run(
-    todo: Sequence[Job], names: Sequence[str], jobs: int | None, after: Mapping[int, int] | None = None
+    todo: Sequence[Job],
+    names: Sequence[str],
+    jobs: int | None,
+    after: Mapping[int, int] | None = None,
+    checked: bool = False,
 ) -> list[Outcome]:
     """Do the runs, with a table that follows them on a terminal and plain lines elsewhere."""
     import shlex
@@ -184,7 +231,7 @@ def _run(
     seeds = len(todo) // len(names)
     at_a_time = min(jobs or min(cores(), 4), len(todo))
     watch = board(names, seeds, at_a_time)
-    todo = _check(todo, names, watch.say)
+    todo = todo if checked else _check(todo, names, watch.say)
     of_each = "1 seed" if seeds == 1 else f"{seeds} seeds"
     watch.say(f"{len(todo)} runs in {todo[0].under}: {of_each} of each, {at_a_time} at a time")
     try:
