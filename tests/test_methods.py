@@ -143,6 +143,10 @@ def test_lam_zero_is_exactly_the_plain_loss_and_needs_no_embeddings():
         ("elm", {"memory": 1.5}, "memory must be a whole number, got 1.5"),
         ("elm", {"alpha": "sqrt(n)"}, "cannot read 'sqrt\\(n\\)'"),
         ("elm", {"sampler": "pears"}, "did you mean 'pairs'"),
+        ("os:system", {}, "method 'os:system' failed: TypeError: expected str"),
+        ("sys:exit", {}, "method 'sys:exit' failed: SystemExit"),
+        ("builtins:dict", {}, "method 'builtins:dict' must be a function of the class counts: ValueError"),
+        ("os:getpid", {}, "method 'os:getpid' must be a function of the class counts: ValueError"),
         (
             "elm",
             {"memory": 4, "memory_ema": 1.0},

@@ -384,7 +384,14 @@ def build(name: str, counts: ClassCounts, *, data: str | None = None, **given: A
         arguments[p.name] = group(**values) if group else values[p.name]
         if p.kind is not p.KEYWORD_ONLY or values[p.name] != p.default:
             plain |= {k: v.to_data() if isinstance(v, PerClass) else v for k, v in values.items()}
-    made = builder(counts, **arguments)
+    try:
+        made = builder(counts, **arguments)
+    except InputError:
+        raise
+    except (Exception, SystemExit) as e:
+        if ":" not in name:
+            raise
+        raise InputError(f"method {name!r} failed: {plugins.brief(e)}") from e
     if isinstance(made, Objective):
         made = {"stages": (Stage("train", made),)}
     if not isinstance(made, dict) or "stages" not in made:
@@ -400,7 +407,12 @@ def _builder(name: str) -> Builder:
 
 def _parameters(name: str) -> list[inspect.Parameter]:
     """The parameters behind the counts, annotations evaluated."""
-    _, *parameters = inspect.signature(_builder(name), eval_str=True).parameters.values()
+    try:
+        _, *parameters = inspect.signature(_builder(name), eval_str=True).parameters.values()
+    except (ValueError, TypeError, NameError) as e:  # compiled, without a parameter, or with unknown annotations
+        if isinstance(e, InputError):
+            raise
+        raise InputError(f"method {name!r} must be a function of the class counts: {plugins.brief(e)}") from e
     for p in parameters:
         if p.default is p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise InputError(f"method {name!r}: its parameter {p.name!r} is a knob, and needs a name and a default")

@@ -43,7 +43,7 @@ def load(kind: str, name: str) -> Callable[..., Any]:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(where)
-    except Exception as e:  # the module is the user's: running it can raise anything
+    except (Exception, SystemExit) as e:  # the module is the user's: running it can raise anything
         said = str(e) if isinstance(e, ImportError) else brief(e)
         raise InputError(f"{kind} {name!r}: module {where!r} cannot be imported ({said})") from e
     finally:
@@ -56,6 +56,6 @@ def load(kind: str, name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def brief(error: Exception) -> str:
+def brief(error: BaseException) -> str:
     """An error of somebody else's code in one line."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
