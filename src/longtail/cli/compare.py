@@ -29,6 +29,7 @@ Out = Annotated[str, typer.Option("--out", help="Folder for the runs and the rep
 Force = Annotated[bool, typer.Option("--force", help="Run again what is finished.")]
 Open = Annotated[bool, typer.Option("--open", help="Show the report in a browser when all is done.")]
 GROUPS = ("head", "torso", "tail")
+MOST_POINTS = 10_000
 
 
 @takes_training
@@ -129,6 +130,8 @@ def sweep(
 
     if trials is None:
         listed = [axis for axis in axes.values() if not isinstance(axis, Range)]
+        if (many := math.prod(map(len, listed))) > MOST_POINTS:
+            raise InputError(f"--grid makes {many:,} points, more than {MOST_POINTS:,}: --trials chooses among them")
         run([dict(zip(axes, values)) for values in itertools.product(*listed)])
     else:
         for point in ends(axes):

@@ -134,6 +134,6 @@ def _limits(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     head, _, tail = text.partition(",")
-    if not (head.isdigit() and tail.isdigit()) or not 0 <= int(tail) <= int(head) < 10**12:
+    if not (head.isdecimal() and tail.isdecimal() and len(text) < 30) or not 0 <= int(tail) <= int(head) < 10**12:
         raise InputError(f"--groups takes the limits of head and tail, the larger first, as 100,20; got {text!r}")
     return int(head), int(tail)
