@@ -33,6 +33,7 @@ class Board:
         self.seconds: dict[int, float] = {}  # that finished runs took
         self.ends: dict[int, Outcome] = {}
         self.balanced: dict[int, float] = {}
+        self.warned: set[tuple[int, str]] = set()
         self.told = time.monotonic()
         self.expected = False
 
@@ -64,7 +65,10 @@ class Board:
         self.balanced[index] = run.balanced
         self.finished(f"{head}{100 * run.balanced:.2f} %  {outcome.path}")
         for concern in run.summary.concerns:
-            self.say(f"  warning: {self.name(index)}: {concern}")
+            kind = (index % len(self.names), concern.partition(":")[0])
+            if kind not in self.warned:  # once a configuration: its other seeds are much the same
+                self.warned.add(kind)
+                self.say(f"  warning: {self.name(index)}: {concern}")
 
     def finished(self, text: str) -> None:
         self.say(text)

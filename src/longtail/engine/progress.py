@@ -338,7 +338,9 @@ class _WandB:
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         import wandb
 
-        self.run: Any = wandb.init(project="longtail", name=folder.name, dir=str(folder), config=config, resume="allow")
+        # A worker of compare does several runs, each of which is one there, too
+        about: dict[str, Any] = {"project": "longtail", "name": folder.name, "dir": str(folder), "config": config}
+        self.run: Any = wandb.init(**about, resume="allow", reinit="finish_previous")
 
     def step(self, now: Progress) -> None:
         pass

@@ -173,8 +173,10 @@ def _commands(run: Run) -> list[str]:
     folder = shlex.quote(str(run.path))
     if not (run.path / "config.json").is_file():
         return []  # a line of a bundle, or somebody's predictions: there is no model
+    # Without validation data nothing can be chosen: cross-entropy has a known best value, others a method without knobs
+    unchosen = "logit-adjust --value 1" if run.method == "ce" else "ncm"
     return [
         f"longtail predict {folder} NEW_DATA",
-        f"longtail posthoc {folder} --method logit-adjust",
+        f"longtail posthoc {folder} --method {unchosen if run.summary.val.balanced is None else 'logit-adjust'}",
         f"longtail export {folder} --to torch",
     ]

@@ -124,8 +124,9 @@ def _facts(data: DataSet) -> list[str]:
         f"largest class and {int(counts.n.min()):,} in the smallest. Head: {parts.head} or more training samples; "
         f"tail: fewer than {parts.tail}. {parts.why}"
     )
-    # older runs keep a rule of thumb among their notes, which the computed sentence replaces
-    notes = "; ".join(note for note in data.first.split.notes if "are noise" not in note)
+    # a rule of thumb on noise is for the terminal: here the computed sentence stands in its place
+    kept = [note for note in data.first.split.notes if "are noise" not in note and "may be chance" not in note]
+    notes = " ".join(f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in kept)
     return [line for line in (text.strip(), tables.noise(data), notes) if line]
 
 

@@ -256,7 +256,7 @@ def alive(data: DataSet) -> Table | None:
     columns = [METHOD, Column("All", lambda group: share(group, "all"))]
     columns += by_group(data, share) if data.parts.stored else []
     note = (
-        "Share of anchors (per cent, mean over epochs) with at least one positive to be pulled to, `alive` in "
+        "Share of anchors (per cent, mean over epochs) with at least one positive to be pulled to, alive in "
         "metrics.jsonl. Where it is small the embedding term is hardly felt, whatever its weight."
     )
     title = "Anchors with a positive"
