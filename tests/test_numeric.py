@@ -36,6 +36,10 @@ def test_a_row_of_zeros_stays_without_a_gradient():
     assert x.grad[0].tolist() == [0, 0]
     torch.testing.assert_close(x.grad[1], torch.tensor([0.128, -0.096]))
     assert unit_rows(torch.zeros(2, 0)).shape == (2, 0)
+    x = torch.tensor([[1e-45, 0.0], [2e-38, 0.0]], requires_grad=True)  # the first is too small for a direction
+    unit_rows(x).sum().backward()
+    assert x.grad.isfinite().all()
+    assert x.grad[0].tolist() == [0, 0]
 
 
 def test_unit_rows_differentiate_twice():

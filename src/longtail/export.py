@@ -77,7 +77,7 @@ def export(run: str | Path, to: str, out: str | Path | None = None, trust_code: 
     try:
         # Beside its place first: a file that is wrong or half written never takes it.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
-            made = Path(folder) / path.name
+            made = Path(folder) / f"model{path.suffix}"
             write = _write_torch if to == "torch" else _write_onnx
             write(module, made, facts)
             _check(module, made, to)

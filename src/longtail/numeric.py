@@ -117,7 +117,7 @@ def class_means(
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Rows scaled to norm 1, whatever their size; a row of zeros stays 0, with gradient 0.
+    """Rows scaled to norm 1, whatever their size; a row of zeros (or too small for its dtype) is 0, with gradient 0.
 
     >>> unit_rows(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000], [0.0000, 0.0000]])
@@ -125,7 +125,7 @@ def unit_rows(x: Tensor) -> Tensor:
     # A power of two near the largest entry goes out first: it changes no digit, and the squares stay in range.
     highest = math.frexp(torch.finfo(x.dtype).max)[1] - 1
     largest = x.detach().abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1)
-    some = largest > 0
+    some = largest >= torch.finfo(x.dtype).tiny  # below, the gradient would overflow
     x = x / torch.where(some, largest, 1.0).log2().floor().clamp(max=highest).exp2()
     norm = torch.where(some, x, 1.0).norm(dim=-1, keepdim=True)
     return torch.where(some, x / norm, 0.0)

@@ -128,6 +128,8 @@ def test_features_without_logits(capsys, tmp_path):
     [
         (["--method", "tau"], "Valid: tau-norm"),
         (["--method", "knn", "--value", "2.5"], "whole number"),
+        (["--method", "knn", "--value", "nan"], "whole number"),
+        (["--method", "knn", "--value", "inf"], "whole number"),
         (["--method", "knn", "--value", "1000"], "between 1 and"),
         (["--method", "tau-norm", "--value", "1", "--grid", "1,2"], "not both"),
         (["--method", "tau-norm", "--grid", "a,b"], "separated by commas"),

@@ -30,6 +30,7 @@ def test_mistakes_are_named(case: Case) -> None:
     fails(r"4 rows, but there are 3 labels", labels=labels[:3])
     fails(rf"{what} must be floats of shape .*\(4,\)", x=x[:, 0])
     fails(rf"{what} must be floats .*int64", x=x.long())
+    fails(rf"{what} must be floats .*sparse torch.float32", x=x.float().to_sparse())
     fails(r"labels must .*\(\)", x=x[:1], labels=torch.tensor(1))
     fails(r"labels must have shape \(B,\), got \(4, 1\)", labels=labels[:, None])
     if case.logits:

@@ -42,7 +42,7 @@ def posthoc(
         raise unknown("post-hoc method", method, tools.KNOBS)
     if value is not None and grid is not None:
         raise InputError("give --value or --grid, not both: a value that is set is not chosen")
-    if method == "knn" and value is not None and (value < 1 or value != int(value)):
+    if method == "knn" and value is not None and not (value >= 1 and value.is_integer()):
         raise InputError(f"--value is k for knn, a whole number of at least 1, got {value:g}")
     if out is not None and out.suffix not in (".npz", ".safetensors"):
         raise InputError(f"--out must end in .npz or .safetensors, got {out.name!r}")

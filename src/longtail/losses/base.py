@@ -170,8 +170,9 @@ class Term(nn.Module):
             x = given[what]
             if x is None:
                 raise InputError(f"{kind} needs {what}, but the outputs have none: pass (logits, embeddings)")
-            if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim != 2:
-                got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim != 2 or x.layout != torch.strided:
+                dense = "" if isinstance(x, Tensor) and x.layout == torch.strided else "sparse "
+                got = f"{dense}{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
                 raise InputError(f"{what} must be floats of shape (B, {'C' if what == 'logits' else 'K'}), got {got}")
             if what == "logits" and x.shape[1] != self.counts.num_classes:
                 c = self.counts.num_classes
