@@ -37,6 +37,7 @@ class Restored:
         prepare: decoded images (B, H, W, 3) of any size as the model takes them, where the run was on image files or
             has a backbone.
         neighbours: training embeddings, their labels and k, where the run ended in k-NN.
+        columns: the names of features, where the run's data had a table's.
     """
 
     model: nn.Module
@@ -49,6 +50,7 @@ class Restored:
     neighbours: tuple[Tensor, Tensor, int] | None
     prepare: Prepare | None = None
     backbone: Backbone | None = None
+    columns: list[str] | None = None
 
     @torch.no_grad()
     def probabilities(self, x: Tensor) -> Tensor:
@@ -153,6 +155,7 @@ def restore(run: str | Path, trust_code: bool = False) -> Restored:
         neighbours,
         Prepare(how) if kind == "files" else None,
         backbone,
+        given.columns,
     )
 
 

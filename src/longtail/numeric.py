@@ -28,6 +28,12 @@ def transformed() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
+def looked_at(x: Tensor) -> bool:
+    """Whether values may decide what is computed: not where that would wait for an accelerator, or be recorded."""
+    recorded = torch.compiler.is_compiling() or torch._C._is_tracing() or transformed()
+    return x.device.type == "cpu" and x.numel() > 0 and not recorded
+
+
 def row_blocks(rows: int, columns: int, elements: int = BLOCK_ELEMENTS) -> Iterator[slice]:
     """Slices of rows that hold at most ``elements`` numbers each (and at least one row)."""
     step = max(1, elements // max(columns, 1))
@@ -122,6 +128,10 @@ def unit_rows(x: Tensor) -> Tensor:
     >>> unit_rows(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000], [0.0000, 0.0000]])
     """
+    if looked_at(x):
+        norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        if bool(((norm > 1e-15) & (norm < 1e15)).all()):  # nothing to guard against: the same digits in few passes
+            return x / norm
     # A power of two near the largest entry goes out first: it changes no digit, and the squares stay in range.
     highest = math.frexp(torch.finfo(x.dtype).max)[1] - 1
     largest = x.detach().abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1)

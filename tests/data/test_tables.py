@@ -1,6 +1,7 @@
 """Tables of numbers: CSV and Parquet with a label column, and `.npz` as scikit-learn's users name its arrays."""
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -104,3 +105,37 @@ def test_new_rows_are_read_with_and_without_labels_and_header(tmp_path):
     pq.write_table(pa.table({"h": [e[0] for e in expected], "w": [e[1] for e in expected]}), tmp_path / "d.parquet")
     for path in (labelled, plain, bare, tmp_path / "d.parquet"):
         assert features(path).tolist() == expected
+
+
+def test_row_numbers_that_pandas_wrote_are_no_feature(tmp_path):
+    frame = pd.DataFrame({"height": [0.5, 1.5] * 6, "weight": range(12), "label": ["cat", "dog"] * 6}).drop(index=3)
+    frame.to_csv(tmp_path / "t.csv")
+    frame.to_parquet(tmp_path / "t.parquet")
+    for name, numbers in (("t.csv", ""), ("t.parquet", "__index_level_0__")):
+        data = load(tmp_path / name)
+        assert data.train.columns == ("height", "weight")
+        assert f"without {numbers!r}, which numbers the rows" in data.notes[0]
+        assert features(tmp_path / name).tolist() == frame[["height", "weight"]].to_numpy().tolist()
+
+
+def test_new_rows_are_found_by_the_names_of_their_columns(tmp_path):
+    frame = pd.DataFrame({"species": ["cat", "dog"], "weight": [3, 4], "height": [1.0, 2.0]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        assert features(tmp_path / name, ["height", "weight"]).tolist() == [[1, 3], [2, 4]]
+        with pytest.raises(InputError, match="has no column 'age', which the run was trained on: it has 'species'"):
+            features(tmp_path / name, ["height", "age"])
+    pd.DataFrame({"1": [5], "0": [6]}).to_csv(tmp_path / "numbers.csv", index=False)
+    assert features(tmp_path / "numbers.csv", ["0", "1"]).tolist() == [[6, 5]]
+    (tmp_path / "bare.csv").write_text("1,2\n3,4\n")
+    assert features(tmp_path / "bare.csv", ["height", "weight"]).tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_label_column_that_is_not_there(tmp_path):
+    frame = pd.DataFrame({f"x{k}": [0.0] for k in range(30)} | {"species": ["cat"]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=r"'x0', .*, …, 'x28', 'x29', 'species'; name it with label_column=NAME"):
+        load(tmp_path / "t.csv")
+    with pytest.raises(InputError, match="no label column 'specie': did you mean 'species'"):
+        load(tmp_path / "t.csv", label_column="specie")

@@ -109,6 +109,8 @@ def test_small_data_are_counted_in_steps():
             assert small.epochs * (n // small.batch_size) >= r.least_steps
         assert r.for_samples(100_000) == r
         assert r.for_samples(20).epochs <= 250
+    features = recipes.get("features")
+    assert [features.for_samples(n, width=1280).epochs for n in (800, 10_000, 10_400)] == [16, 16, 20]
     images = recipes.get("images")
     assert images.for_samples(812).lr == pytest.approx(images.lr * 24 / 128)
     asked = images.for_samples(812, batch=128)

@@ -59,7 +59,7 @@ def _of_images(restored: Restored, inputs: list[Path]) -> Iterator[tuple[str, st
 
 def _of_features(restored: Restored, inputs: list[Path]) -> Iterator[tuple[str, str, float]]:
     for path in inputs:
-        x = _features(path)
+        x = _features(path, restored.columns)
         names = [f"{path}:{row}" for row in range(len(x))]
         yield from _rows(names, restored.of_features(x), restored.class_names)
 
@@ -87,14 +87,14 @@ def _images(given: Path) -> list[Path]:
     return found
 
 
-def _features(path: Path) -> Tensor:
+def _features(path: Path, columns: list[str] | None) -> Tensor:
     """Features (N, K) from a file."""
     from ..data.tables import features
     from ..errors import InputError
 
     if path.suffix.lower() not in FEATURES:
         raise InputError(f"the run was trained on features: {path} must end in {', '.join(FEATURES)}")
-    found: Tensor = features(path)
+    found: Tensor = features(path, columns)
     return found
 
 

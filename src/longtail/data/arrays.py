@@ -56,7 +56,11 @@ def read_arrays(path: str | Path) -> dict[str, Any]:
         raise
     except Exception as error:  # zip, zlib, NumPy and safetensors each have exceptions of their own
         text = reason(error)
-        text = "it holds pickled objects, which are not read" if "allow_pickle" in text else text
+        text = (
+            "it holds pickled objects, which are not read (strings are stored by y.astype('U'))"
+            if "allow_pickle" in text
+            else text
+        )
         kind = "it is no safetensors file" if suffix == ".safetensors" else "it cannot be read"
         raise InputError(f"{kind}: {text}") from None
 
@@ -113,6 +117,7 @@ def feature_source(
     pairs: Mapping[str, tuple[np.ndarray, np.ndarray]],
     class_names: list[str] | None,
     notes: tuple[str, ...] = (),
+    columns: tuple[str, ...] | None = None,
 ) -> Source:
     """Features and labels of each split, checked, as a source."""
     labels, names = _encode(path, {split: y for split, (_, y) in pairs.items()}, class_names)
@@ -126,7 +131,7 @@ def feature_source(
             raise InputError(f"{path}: {split} has {len(inputs)} rows of features and {len(y_tensor)} labels")
         if len(inputs) == 0:
             raise InputError(f"{path}: {split} has no rows")
-        splits[split] = Split(inputs, y_tensor, torch.arange(start, start + len(inputs)))
+        splits[split] = Split(inputs, y_tensor, torch.arange(start, start + len(inputs)), columns=columns)
         start += len(inputs)
         content.update(inputs.numpy().tobytes())
     digest = content.hexdigest()

@@ -7,7 +7,7 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal, Self
 
@@ -151,6 +151,7 @@ class Split:
         indices: int64 (N,), each sample's place in the source's own order.
         mean, std: per channel, of pixels in [0, 1]: what `Loader` normalises images with; None leaves them in [0, 1].
         augment: what the augmentation ``"auto"`` stands for, where it is not what the kind of data calls for.
+        columns: the names of features, where they have any.
     """
 
     inputs: Tensor | Files
@@ -159,6 +160,7 @@ class Split:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     augment: str = "auto"
+    columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not len(self.inputs) == len(self.labels) == len(self.indices):
@@ -181,7 +183,7 @@ class Split:
     def take(self, positions: Tensor) -> Split:
         """The samples at these positions, in this order."""
         inputs = self.inputs.take(positions) if isinstance(self.inputs, Files) else self.inputs[positions]
-        return Split(inputs, self.labels[positions], self.indices[positions], self.mean, self.std, self.augment)
+        return replace(self, inputs=inputs, labels=self.labels[positions], indices=self.indices[positions])
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import difflib
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +19,8 @@ from .profiles import Source
 
 LABEL_COLUMNS = ("label", "class", "target", "y", "labels")
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+# What pandas calls the numbers of rows where it writes them into a file: no feature, and often in the order of labels
+ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
 ADVICE = "turn categories into numbers first (pandas.get_dummies, or scikit-learn's OneHotEncoder)"
 
 
@@ -30,10 +34,18 @@ def column(path: Path, columns: Sequence[str], asked: Any, usual: Sequence[str],
         for there in columns:
             if asked is None and there.strip().lower() == name:
                 return there
+    close = difflib.get_close_matches(str(asked), columns, n=1)
     raise InputError(
-        f"{path} has no {what} column {' or '.join(map(repr, usual))}: "
-        f"its columns are {shown(', '.join(map(repr, columns))) or 'none'}; name it with {what}_column"
+        f"{path} has no {what} column {' or '.join(map(repr, usual))}:"
+        f"{f' did you mean {close[0]!r}?' if close else ''} its columns are {_listed(columns)}; name it with "
+        f"{'columns' if what == 'feature' else f'{what}_column'}=NAME"
     )
+
+
+def _listed(columns: Sequence[str]) -> str:
+    """Names for a message: of many the first and the last ones, since labels stand at either end."""
+    ends = columns if len(columns) <= 12 else [*columns[:6], "…", *columns[-3:]]
+    return ", ".join(name if name == "…" else repr(shown(name, 40)) for name in ends) or "none"
 
 
 def split_of(path: Path, line: object, value: object) -> str:
@@ -92,7 +104,7 @@ def csv_table(path: Path, *, label_column: Any = None, split_column: Any = None,
         labels.append(row[at_label])
         splits.append("train" if at_split is None else split_of(path, line, row[at_split]))
     x = np.frombuffer(values, dtype=np.float64).reshape(len(labels), len(used)) if values else np.zeros((0, len(used)))
-    return _source(path, x, labels, splits, label, used)
+    return _source(path, x, labels, splits, label, used, header)
 
 
 def parquet_table(path: Path, *, label_column: Any = None, split_column: Any = None, columns: Any = None) -> Source:
@@ -122,27 +134,40 @@ def parquet_table(path: Path, *, label_column: Any = None, split_column: Any = N
         raise InputError(f"{path}, row {labels.index(None)}: column {label!r} is empty")
     x = np.stack(parts, 1) if len(labels) else np.zeros((0, len(used)))
     where = [split_of(path, row, value) for row, value in enumerate(splits)] or ["train"] * len(labels)
-    return _source(path, x, [_text(y) for y in labels], where, label, used)
+    return _source(path, x, [_text(y) for y in labels], where, label, used, header)
 
 
-def table_features(path: Path) -> np.ndarray:
-    """The numbers of a table alone, (N, K), to be classified: without its labels and splits, with or without header."""
+def table_features(path: Path, columns: Sequence[str] | None = None) -> np.ndarray:
+    """The numbers of a table alone, (N, K), to be classified: ``columns`` by their names, wherever they stand. Without
+    names, and in a CSV without a header, all in their order, but for labels, splits and row numbers."""
     if path.suffix.lower() == ".parquet":
         from .parquet import opened
 
         file = opened(path)
-        names = [n for n in file.schema_arrow.names if n.strip().lower() not in (*LABEL_COLUMNS, "split")]
+        names = _features_of(path, file.schema_arrow.names, columns)
         try:
             content = file.read(columns=names, use_threads=False).to_pylist()
         except Exception as error:  # pyarrow has exceptions of its own
             raise InputError(f"{path} cannot be read: {reason(error)}") from None
-        return _matrix(path, content)
-    rows = list(csv_rows(path))
-    keep = range(len(rows[0][1])) if rows else range(0)
-    if rows and not all(map(is_number, rows[0][1])):
-        header = [name.strip().lower() for name in rows.pop(0)[1]]
-        keep = [k for k, name in enumerate(header) if name not in (*LABEL_COLUMNS, "split")]  # type: ignore[assignment]
-    return _matrix(path, [{k: row[k] if k < len(row) else "" for k in keep} for _, row in rows])
+        return _matrix(path, [{name: row[name] for name in names} for row in content])
+    rows = [row for _, row in csv_rows(path)]
+    first = rows[0] if rows else []
+    if all(map(is_number, first)) and not (columns and set(columns) <= set(first)):
+        places = {str(k): k for k in range(len(first))}
+    else:
+        places = {name: first.index(name) for name in _features_of(path, first, columns)}
+        rows = rows[1:]
+    return _matrix(path, [{name: row[k] if k < len(row) else "" for name, k in places.items()} for row in rows])
+
+
+def _features_of(path: Path, header: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+    if columns is None:
+        other = (*LABEL_COLUMNS, "split")
+        return [n for n in header if n.strip().lower() not in other and not ROW_NUMBERS.fullmatch(n.strip())]
+    for name in columns:
+        if name not in header:
+            raise InputError(f"{path} has no column {name!r}, which the run was trained on: it has {_listed(header)}")
+    return list(columns)
 
 
 def _matrix(path: Path, rows: list[dict[Any, Any]]) -> np.ndarray:
@@ -155,10 +180,10 @@ def _matrix(path: Path, rows: list[dict[Any, Any]]) -> np.ndarray:
     return np.array([[float(cell) for cell in row.values()] for row in rows]).reshape(len(rows), -1)
 
 
-def features(path: Path) -> Any:
+def features(path: Path, columns: Sequence[str] | None = None) -> Any:
     """Features (N, K) from any file that holds some, as a float32 tensor: what `longtail predict` takes."""
     table = path.suffix.lower() in (".csv", ".parquet")
-    return finite(path, "features", table_features(path) if table else matrix(path))
+    return finite(path, "features", table_features(path, columns) if table else matrix(path))
 
 
 def _roles(
@@ -172,7 +197,7 @@ def _roles(
     split = next((name for name in header if name.strip().lower() == "split"), None)
     if split_column is not None:
         split = column(path, header, split_column, (), "split")
-    used = [name for name in header if name not in (label, split)]
+    used = [name for name in header if name not in (label, split) and not ROW_NUMBERS.fullmatch(name.strip())]
     if columns is not None:
         wanted = [str(name) for name in (columns if isinstance(columns, (list, tuple)) else str(columns).split(","))]
         used = [column(path, header, name, (), "feature") for name in wanted]
@@ -191,7 +216,9 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-def _source(path: Path, x: np.ndarray, labels: list[str], splits: list[str], label: str, used: list[str]) -> Source:
+def _source(
+    path: Path, x: np.ndarray, labels: list[str], splits: list[str], label: str, used: list[str], header: Sequence[str]
+) -> Source:
     pairs: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     y, of = np.array(labels, dtype=str), np.array(splits, dtype=str)
     for split in ("train", "val", "test"):
@@ -200,4 +227,6 @@ def _source(path: Path, x: np.ndarray, labels: list[str], splits: list[str], lab
     if "train" not in pairs:
         raise InputError(f"{path} has no {'training ' if pairs else ''}row")
     note = f"{len(used)} numeric columns ({shown(', '.join(used), 60)}), labels from column {label!r}"
-    return feature_source(path, pairs, sorted_labels(set(labels)), (note,))
+    if numbers := [name for name in header if ROW_NUMBERS.fullmatch(name.strip()) and name not in (*used, label)]:
+        note += f", without {numbers[0]!r}, which numbers the rows"
+    return feature_source(path, pairs, sorted_labels(set(labels)), (note,), tuple(used))

@@ -54,6 +54,7 @@ def split_facts(data: Dataset) -> dict[str, Any]:
             "shape": list(data.input_shape),
             "mean": None if data.train.mean is None else list(data.train.mean),
             "std": None if data.train.std is None else list(data.train.std),
+            **({} if data.train.columns is None else {"columns": list(data.train.columns)}),
         },
         "notes": list(data.notes),
     }

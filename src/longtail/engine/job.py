@@ -221,7 +221,8 @@ def _recipe(job: Job, data: Dataset, use: Use | None) -> Recipe:
     kind = "tuned" if tuned else "images" if small else data.kind
     chosen = recipe.default_for(name, kind) if job.recipe is None else recipe.get(job.recipe)
     changes = job.recipe_fields()
-    chosen = chosen.for_samples(len(data.train), changes.get("batch_size")).set(changes)
+    width = data.input_shape[0] if data.kind == "features" else 0
+    chosen = chosen.for_samples(len(data.train), changes.get("batch_size"), width).set(changes)
     chosen = chosen.replace(backbone_lr=(chosen.backbone_lr or BACKBONE_LR) if tuned else None)
     if data.kind != "features":
         from ..data.augment import stored_name

@@ -17,6 +17,8 @@ PRECISIONS = ("auto", "fp32", "bf16")
 # Beyond these nothing can be meant: a rate that overflows in the first step, a run that never ends
 MOST_LR = 1000
 MOST_EPOCHS = 1_000_000
+# Features are many where there are at most so many samples for each
+WIDE = 8
 MOST_SAMPLES = 10_000_000
 # Files of at most so many pixels a side are images as CIFAR's are, not photographs
 SMALL_IMAGE = 64
@@ -170,25 +172,29 @@ class Recipe:
         milestones = tuple(m * ratio for m in self.milestones)
         return self.replace(epochs=epochs, warmup_epochs=self.warmup_epochs * ratio, milestones=milestones)
 
-    def for_samples(self, n: int, batch: int | None = None) -> Recipe:
+    def for_samples(self, n: int, batch: int | None = None, width: int = 0) -> Recipe:
         """The same recipe for small data of one's own, by steps and not by epochs: batches small enough for
         ``steps_per_epoch``, not below 16, and as many epochs as ``least_steps`` need, within reason.
 
         Only a recipe that has ``steps_per_epoch`` changes; the others are what they say. ``batch`` is a size that
-        somebody asked for.
+        somebody asked for, ``width`` the number of features: where they are many for the samples, classes are all but
+        linear to tell apart, and half of ``least_steps`` leads as far.
 
         >>> small = get("images").for_samples(800)
         >>> small.batch_size, small.epochs, get("cifar").for_samples(800).epochs
         (24, 61, 256)
-        >>> get("features").for_samples(100).epochs
-        42
+        >>> get("features").for_samples(800).epochs, get("features").for_samples(800, width=1280).epochs
+        (32, 16)
         """
         if not self.steps_per_epoch:
             return self
         batch = batch or min(self.batch_size, max(n // self.steps_per_epoch // 2 * 2, 16))
-        enough = min(math.ceil(self.least_steps / max(n // batch, 1)), MOST_ADDED)
+        wide = n <= WIDE * width
+        enough = min(math.ceil(self.least_steps / (1 + wide) / max(n // batch, 1)), MOST_ADDED)
         lr = self.lr * min(batch / self.batch_size, 1) if self.lr_by_batch else self.lr
-        return self.replace(batch_size=batch, lr=lr).with_epochs(max(self.epochs, enough))
+        return self.replace(batch_size=batch, lr=lr).with_epochs(
+            max(self.epochs * 4 // 5 if wide else self.epochs, enough)
+        )
 
     def lr_at(self, step: int, steps_per_epoch: int, epochs: int | None = None) -> float:
         """The learning rate of a step (from 0) of a schedule of ``epochs`` (the recipe's own unless given).

@@ -52,8 +52,9 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         method: any of ``longtail.methods.names()``; ``knobs`` are its settings. A search sets single ones by name:
             ``GridSearchCV(LongTailClassifier(), {"lam": [0.01, 0.1]})``, or as ``knobs__lam``.
         hidden: sizes of the hidden layers; ``()`` is a linear model.
-        epochs: passes over the data; by default 20, and more on small data: 250 steps at least. Of a linear model the
-            most iterations, 200 by default; ``batch_size`` and ``lr`` are not for it.
+        epochs: passes over the data; by default 20, and more on small data: 250 steps at least (16 and 125 where there
+            are at most 8 samples for each feature). Of a linear model the most iterations, 200 by default;
+            ``batch_size`` and ``lr`` are not for it.
         batch_size: by default 256, less on small data.
         early_stopping: hold out ``validation_fraction`` of every class that has two samples (at least one of each),
             stop after ``n_iter_no_change`` epochs without a better balanced accuracy there, and keep the best epoch's
@@ -273,7 +274,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         seed: int,
         display: Display,
     ) -> None:
-        recipe = recipes.get("features").for_samples(len(train))
+        recipe = recipes.get("features").for_samples(len(train), width=train.input_shape[0])
         recipe = recipe.set({k: getattr(self, k) for k in ("epochs", "batch_size") if getattr(self, k) is not None})
         recipe = recipe.replace(lr=self.lr, weight_decay=self.weight_decay, precision="fp32")
         epochs = recipe.epochs

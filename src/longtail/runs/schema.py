@@ -65,6 +65,7 @@ class Input:
     shape: list[int]
     mean: list[float] | None = None
     std: list[float] | None = None
+    columns: list[str] | None = None
 
 
 @dataclass(frozen=True)
