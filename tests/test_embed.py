@@ -129,10 +129,20 @@ def test_a_broken_file_of_the_cache_is_made_again(here):
     data = load(photos(here / "photos", [5, 4]))
     first = embed(data, backbone())
     [shard] = first.folder.glob("*.npy")
-    shard.write_bytes(shard.read_bytes()[:-8])
-    again = embed(data, backbone())
-    assert again.computed == 15
-    assert torch.equal(again.data.test.inputs, first.data.test.inputs)
+    whole = shard.read_bytes()
+    for damage in (
+        lambda: shard.write_bytes(whole[:-8]),
+        lambda: np.save(shard, np.full_like(np.load(shard), np.nan)),
+        lambda: (shard.unlink(), os.mkfifo(shard)),
+        lambda: (shard.unlink(), shard.symlink_to("/dev/zero")),
+        lambda: shard.write_bytes(whole.replace(b"(15, 5)", b"(10**12, 5)"[:7])),
+    ):
+        damage()
+        again = embed(data, backbone())
+        assert again.computed == 15
+        assert torch.equal(again.data.test.inputs, first.data.test.inputs)
+        assert shard.is_file()
+        assert not shard.is_symlink()
 
 
 def test_workers_change_nothing(here):

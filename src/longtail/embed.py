@@ -25,7 +25,7 @@ from torch import Tensor
 from .data import Dataset, Split
 from .data.dataset import Files
 from .data.images import open_image, reduction
-from .data.limits import reason
+from .data.limits import is_regular, reason
 from .errors import InputError
 from .models.pretrained import Backbone, Preprocessing
 from .runs.files import cannot_write
@@ -248,11 +248,15 @@ class _Pass:
 
     def stored(self, number: int, rows: int, width: int) -> np.ndarray | None:
         """A shard, or None where there is none or it is broken."""
-        try:
-            found: np.ndarray = np.load(self.shard(number), allow_pickle=False)
-        except (OSError, ValueError, EOFError):
+        path = self.shard(number)
+        if not is_regular(path):
             return None
-        return found if found.shape == (rows, width) and found.dtype == np.float32 else None
+        try:
+            found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)  # so that no header takes memory
+        except Exception:  # NumPy parses its header as Python, which raises nearly anything
+            return None
+        fits = found.shape == (rows, width) and found.dtype == np.float32
+        return found if fits and bool(np.isfinite(found).all()) else None
 
     def read(self, width: int) -> np.ndarray:
         parts = [self.stored(number, len(ids), width) for number, ids in self.shards()]

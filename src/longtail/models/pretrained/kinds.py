@@ -65,7 +65,7 @@ def hugging_face(name: str) -> Loaded:
         if not Path(name).is_dir():
             raise InputError(f"there is no folder {name} with a model of transformers")
     with _quiet():
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)  # never asks, never imports
         config = getattr(config, "vision_config", config)
         kind: Any = AutoModel._model_mapping[type(config)]
         options: dict[str, Any] = {"config": config, "dtype": torch.float32, "output_loading_info": True}
