@@ -14,6 +14,7 @@ from longtail.report.comparison import (
     Source,
     accuracy_difference,
     holm,
+    mean_error,
     pair,
     paired_source,
     seed_source,
@@ -58,6 +59,24 @@ def test_no_verdict_from_chance_alone():
                     false += abs(gap) > quantile[source.freedom] * source.error
                 # 5 % and what so many trials may add by chance, once in a thousand
                 assert false <= stats.binom.ppf(0.999, trials, 0.05), (first, second, ratio, false / trials)
+
+
+@pytest.mark.parametrize("sizes", [[30, 20, 14, 10, 7, 5, 4, 2], [20, *[1] * 9], [30, 10, 3, 2, 1, 1, 1, 1]])
+def test_no_verdict_from_a_handful_of_test_samples(sizes):
+    """Two methods that know each class as well, but not the same samples of it; seeds agree on most of them."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    mean = np.stack([labels == c for c in range(len(sizes))]) / np.array(sizes)[:, None]
+    trials, false = 400, 0
+    for _ in range(trials):
+        accuracy = rng.uniform(0.2, 0.9, len(sizes))[labels]
+        sides = [rng.random((5, len(labels))) < rng.beta(0.3 * accuracy, 0.3 * (1 - accuracy)) for _ in range(2)]
+        balanced = [(side @ mean.T).mean(1) for side in sides]
+        gaps = sides[0].mean(0) - sides[1].mean(0)
+        sources = (seed_source(*balanced), Source(mean_error([gaps[labels == c] for c in range(len(sizes))])))
+        gap = float(balanced[0].mean() - balanced[1].mean())
+        false += Difference(gap, sources, (), 5, "").half_width() < abs(gap)
+    assert false <= stats.binom.ppf(0.999, trials, 0.05)
 
 
 def test_one_seed_gives_an_estimate_and_no_verdict():

@@ -83,7 +83,7 @@ def _over_cross_entropy(data: DataSet, best: Group, rivals: Sequence[Rival]) -> 
             f"It is {_points(gap.value)} plain cross-entropy, but with one seed of a method nobody knows what chance "
             "did in training: run more seeds."
         )
-    low, high = gap.interval
+    low, high = max(gap.interval[0], -1.0), min(gap.interval[1], 1.0)
     return (
         f"It is {_points(gap.value)} plain cross-entropy (95 % interval {100 * low:+.1f} to {100 * high:+.1f}, over "
         f"test samples and seeds){'' if rival.apart else ', which may be chance'}."
@@ -100,9 +100,8 @@ def _not_told_apart(best: Group, rivals: Sequence[Rival]) -> str:
     with_what = f"with {size:,} test samples and {_seeds(best)}" if size else f"with {_seeds(best)}"
     if not unclear:
         return f"It can be told apart from all {len(rivals)} others {with_what}." if len(rivals) > 1 else ""
-    names = [r.group.label for r in unclear[:MOST_NAMES]]
-    more = f" and {len(unclear) - MOST_NAMES} more" if len(unclear) > MOST_NAMES else ""
-    return f"It cannot be told apart {with_what} from {', '.join(names)}{more}. {_needed(best, unclear[0])}"
+    names = _some([r.group.label for r in unclear])
+    return f"It cannot be told apart {with_what} from {names}. {_needed(best, unclear[0])}"
 
 
 def _seeds(group: Group) -> str:
@@ -164,8 +163,9 @@ def warning(data: DataSet, best: Group) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MOST_NAMES])
-    return shown if len(names) <= MOST_NAMES else f"{shown} and {len(names) - MOST_NAMES} more"
+    if len(names) > MOST_NAMES:
+        return f"{', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _commands(run: Run) -> list[str]:

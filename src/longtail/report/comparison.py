@@ -301,9 +301,19 @@ def _paired_error(first: Group, second: Group, part: str) -> float | None:
         return None
     one, two = (np.stack([right for right, _ in side]) for side in (kept[: len(first.runs)], kept[len(first.runs) :]))
     gaps = one.mean(0) - two.mean(0)
-    by_class = [gaps[labels == c] for c in _members(first, part)]
-    tested = [d for d in by_class if d.size]
-    variance = math.fsum(float(d.var(ddof=min(d.size - 1, 1))) / d.size for d in tested)
+    return mean_error([gaps[labels == c] for c in _members(first, part)])
+
+
+def mean_error(gaps: Sequence[np.ndarray]) -> float | None:
+    """The standard error of a mean over classes, from each class's test samples.
+
+    Of one to four samples nobody knows a variance, and two that agree seem certain: such classes share what their
+    samples' squares come to, with one more as uncertain as a coin on either side.
+    """
+    tested = [d for d in gaps if d.size]
+    few = [d for d in tested if d.size < 5]
+    shared = (math.fsum(float(np.square(d).sum()) for d in few) + 0.5) / (sum(d.size for d in few) + 1)
+    variance = math.fsum((shared if d.size < 5 else float(d.var(ddof=1))) / d.size for d in tested)
     return math.sqrt(variance) / len(tested) if tested else None
 
 

@@ -65,7 +65,7 @@ def class_accuracy(
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("training samples of the class (logarithmic)")
     ax.set_ylabel("test accuracy of the class (%)")
-    ax.set_title(title)
+    ax.set_title(title, pad=14)
     add_legend(figure, ax, list(accuracy))
     return figure
 
@@ -77,9 +77,8 @@ def _shade_groups(ax: Axes, low: float, high: float, limits: tuple[int, int]) ->
         left, right = max(left, low), min(right, high)
         if left < right:
             ax.axvspan(left, right, color=style.GROUP_COLOURS[name], alpha=0.08, linewidth=0)
-            ax.text(
-                (left * right) ** 0.5, -1, name, ha="center", va="bottom", fontsize=8, color="#333333", style="italic"
-            )
+            # Above the axes, where no line is
+            ax.text((left * right) ** 0.5, 104, name, ha="center", fontsize=8, color="#333333", style="italic")
 
 
 @styled

@@ -79,8 +79,9 @@ def noise(data: DataSet) -> str:
     halves = [pair.half_width() for pair in pairs if pair is not None]
     if not halves:
         return f"{said}."
-    apart = f"{100 * median(halves):.1f} points"
-    return f"{said}: with {most} seeds each, two methods can be told apart if they are about {apart} apart."
+    if (apart := 100 * median(halves)) > 50:
+        return f"{said}: {most} seeds each tell hardly any two methods apart; run more."
+    return f"{said}: with {most} seeds each, two methods can be told apart if they are about {apart:.1f} points apart."
 
 
 def per_class(data: DataSet) -> Table:
