@@ -69,6 +69,9 @@ FOUND = [
     ["data", "check", "cifar10-lt", "--root", LONG],
     ["methods", "\x1b[31m"],
     ["embed", "", "--cache", "", "--batch-size", "8"],
+    ["embed", ".", "--views", "1000000000"],
+    ["embed", ".", "--workers", "1000000000"],
+    ["train", "elm", "--data", "tiny.npz", "--set-recipe", "weight_decay=1e300", "--epochs", "1"],
 ]
 WORDS = st.one_of(
     st.sampled_from(["", "-", "--", "0", "-1", "1e300", "nan", str(10**30), "a=b", "a=[", LONG, "/dev/null", "\udce9"]),

@@ -33,10 +33,14 @@ def embed(
     out: Annotated[Path, typer.Option("--out", help="The .npz to write.")] = Path("features.npz"),
     root: Root = "data",
     option: Options = None,
-    views: Annotated[int, typer.Option("--views", min=0, help="Cropped copies of each training image besides.")] = 0,
+    views: Annotated[
+        int, typer.Option("--views", min=0, max=1000, help="Cropped copies of each training image besides.")
+    ] = 0,
     flip: Annotated[bool, typer.Option(help="Mirror every other copy; not for signs and text.")] = True,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Images at a time.")] = 16,
-    workers: Annotated[int | None, typer.Option("--workers", min=0, help="Processes that decode images.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=0, max=1024, help="Processes that decode images.")
+    ] = None,
     precision: Annotated[str, typer.Option("--precision", help="fp32, bf16, or auto: bf16 where it helps.")] = "auto",
     device: Device = None,
     cache: Annotated[

@@ -87,7 +87,7 @@ class Recipe:
         check("batch_size", whole("batch_size", self.batch_size, at_least=1, at_most=MOST_SAMPLES))
         check("lr", real("lr", self.lr, above=0, at_most=MOST_LR))
         check("decay_factor", real("decay_factor", self.decay_factor, above=0, at_most=1))
-        check("weight_decay", real("weight_decay", self.weight_decay, at_least=0))
+        check("weight_decay", real("weight_decay", self.weight_decay, at_least=0, at_most=MOST_LR))
         check("momentum", real("momentum", self.momentum, at_least=0, below=1))
         check("warmup_epochs", real("warmup_epochs", self.warmup_epochs, at_least=0))
         if self.warmup_epochs > self.epochs:
