@@ -46,6 +46,8 @@ def test_embeddings_with_a_head_stand_for_logits():
     x, w, b = np.random.default_rng(0).normal(size=(4, 2)), np.arange(6.0).reshape(3, 2), np.array([0.0, 1.0, 2.0])
     found = Predictions.from_tensors({"embeddings": x, "labels": [0, 1, 2, 0], "head_weight": w, "head_bias": b})
     np.testing.assert_allclose(found.test.logits, x @ w.T + b)
+    with pytest.raises(InputError, match=r"head_bias must be 3 finite numbers, got shape \(9,\)"):
+        Predictions.from_tensors({"embeddings": x, "labels": [0, 1, 2, 0], "head_weight": w, "head_bias": np.zeros(9)})
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,7 @@ def test_embeddings_with_a_head_stand_for_logits():
         ({"test_embeddings": np.zeros((6, 9))}, "test_embeddings must have 2 columns, got 9"),
         ({"head_weight": np.zeros((2, 2))}, "head_weight must have a row for each of the 3"),
         ({"head_bias": np.zeros(2)}, "head_bias must be 3 finite"),
+        ({"val_embeddings": np.full((6, 2), 1e200)}, "val_embeddings must be within"),
         ({"counts": np.array([1, 2])}, "counts are of 2 classes, but the logits of 3"),
         ({"counts": np.array([1, 2, -1])}, "must not be negative"),
         ({"logits": np.zeros((6, 3))}, "short for test_logits"),

@@ -30,6 +30,7 @@ from torch import Tensor
 from ..counts import ClassCounts, class_counts
 from ..data.arrays import read_arrays
 from ..errors import InputError
+from ..losses.inputs import check_range
 from ..numeric import class_labels, compute_dtype, matrix
 
 PARTS = ("train", "val", "test")
@@ -83,6 +84,7 @@ class Predictions:
             if part.embeddings is not None:
                 embeddings = matrix(part.embeddings, f"{name}_embeddings", k)
                 k = embeddings.shape[1]
+                check_range(f"{name}_embeddings", embeddings)
                 if embeddings.shape[0] != logits.shape[0]:
                     raise InputError(
                         f"{name}_embeddings have {embeddings.shape[0]} rows, but {name}_logits have {logits.shape[0]}"
@@ -205,7 +207,10 @@ def _head_logits(embeddings: Any, weight: Any, bias: Any, part: str) -> Tensor:
     x = matrix(embeddings, f"{part}_embeddings")
     w = matrix(weight, "head_weight", x.shape[1])
     logits = x.to(compute_dtype(x)) @ w.to(compute_dtype(x)).T
-    return logits if bias is None else logits + torch.as_tensor(bias).to(logits.dtype)
+    b = None if bias is None else torch.as_tensor(bias)
+    if b is not None and b.shape != logits.shape[1:]:
+        raise InputError(f"head_bias must be {logits.shape[1]} finite numbers, got shape {tuple(b.shape)}")
+    return logits if b is None else logits + b.to(logits.dtype)
 
 
 def read_counts(text: str | Path) -> ClassCounts:
