@@ -5,9 +5,10 @@ Callers hand in lists, arrays or tensors; what cannot be used is refused with on
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from .errors import InputError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 BLOCK_ELEMENTS = 1 << 23  # of a temporary: 32 MB in float32, so that no function's memory grows with the data
 
 
@@ -32,6 +35,25 @@ def looked_at(x: Tensor) -> bool:
     """Whether values may decide what is computed: not where that would wait for an accelerator, or be recorded."""
     recorded = torch.compiler.is_compiling() or torch._C._is_tracing() or transformed()
     return x.device.type == "cpu" and x.numel() > 0 and not recorded
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that runs as it is where its caller is compiled.
+
+    ``torch.compiler.disable`` does that too, but importing a module that uses it imports the compiler: two seconds for
+    everybody, and few compile.
+    """
+    disabled: list[Callable[P, R]] = []
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    return call
 
 
 def row_blocks(rows: int, columns: int, elements: int = BLOCK_ELEMENTS) -> Iterator[slice]:

@@ -42,6 +42,10 @@ class Keys(NamedTuple):
     ids: Tensor | None = None
     rows: Tensor | None = None
 
+    def picked(self) -> Tensor:
+        """The embeddings of the keys alone, (M, K)."""
+        return self.embeddings if self.rows is None else self.embeddings.index_select(0, self.rows)
+
 
 def check_ids(what: str, ids: object, shape: torch.Size) -> None:
     """Ids are whole numbers, one a sample: fractions would be cut off where a memory stores them."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..counts import ClassCounts
 from ..errors import InputError, whole
+from ..numeric import uncompiled
 from .inputs import Keys
 
 
@@ -109,7 +110,7 @@ class ClassMemory(nn.Module):
         return torch.bincount(self.classes[self.steps[:-1] >= 0], minlength=self.counts.num_classes)
 
     @torch.no_grad()
-    @torch.compiler.disable
+    @uncompiled
     def recall(self, labels: Tensor, ids: Tensor) -> Keys | None:
         """What there is of the classes in ``labels`` (B,), without the samples named in ``ids`` (B,); None if nothing
         was ever stored. On an accelerator this waits for the number of keys, once a step: their rows must be known."""
@@ -128,7 +129,7 @@ class ClassMemory(nn.Module):
         return Keys(embeddings, self.classes[rows], stored_ids[rows], rows)
 
     @torch.no_grad()
-    @torch.compiler.disable
+    @uncompiled
     def push(self, embeddings: Tensor, labels: Tensor, ids: Tensor) -> None:
         """Remember a batch: embeddings (B, K), labels (B,), ids (B,). Of rows with one id the last is kept, of more new
         rows of a class than it has slots the last ones, and none that is not finite: what a step leaves behind that

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..numeric import transformed
+from ..numeric import transformed, uncompiled
 from .inputs import Keys, full_precision
 
 # Stands for log 0. Finite, so that no difference of two of them is NaN; its exponential is 0 all the same.
@@ -81,14 +81,14 @@ def _log_sum(
         return x.new_full((len(x),), FLOOR)
     plan = _plan(x, labels, ids, keys)
     if isinstance(plan, _Dense) and keys is not None and keys.rows is not None:
-        keys = keys._replace(embeddings=keys.embeddings.index_select(0, keys.rows), rows=None)
+        keys = keys._replace(embeddings=keys.picked(), rows=None)
     z = None if keys is None else keys.embeddings
     x = x if torch.is_grad_enabled() else x.detach()
     values: Tensor = _LogSum.apply(x, z, scale, plan, (labels, ids, keys, hard))
     return values
 
 
-_uncompiled = torch.compiler.disable(_log_sum)
+_uncompiled = uncompiled(_log_sum)
 
 
 def _plain(
