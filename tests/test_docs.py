@@ -93,40 +93,13 @@ def smaller(arguments: list[str], options: dict[str, str]) -> list[str]:
     return arguments
 
 
-def save_nothing(figure, stem):
-    """Empty figures, without drawing them in three formats."""
-    from PIL import Image
-
-    paths = [Path(f"{stem}.{kind}") for kind in ("png", "svg", "pdf")]
-    for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
-    Image.new("RGB", (1, 1)).save(paths[0])
-    return paths
-
-
-def run_here(jobs, workers, *, on_done, **_):
-    """One run after the other in this process, which has imported torch already."""
-    from longtail.engine.job import execute
-    from longtail.engine.pool import Outcome
-
-    outcomes = [Outcome(job, execute(job, say=print)) for job in jobs]
-    for i, outcome in enumerate(outcomes):
-        on_done(i, outcome)
-    return outcomes
-
-
 @pytest.fixture
-def desk(tmp_path, monkeypatch):
+def desk(tmp_path, monkeypatch, no_figures, no_workers):
     """A folder with what the pages speak of: class folders of real digits, new images, a CSV, features."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
     monkeypatch.chdir(tmp_path)
-    # test_story.py does all three for real; here they would be most of the time.
-    monkeypatch.setattr("longtail.engine.pool.run_all", run_here)
-    monkeypatch.setattr("longtail.evaluate.maps.tsne_map", lambda *_, **__: None)
-    monkeypatch.setattr("longtail.report.figures.save", save_nothing)
     pixels, labels = load_digits(return_X_y=True)
     rows = ["image,label"]
     (tmp_path / "new").mkdir()

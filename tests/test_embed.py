@@ -210,7 +210,7 @@ def command(*words, **environment):
     )  # fmt: skip
 
 
-def test_a_killed_command_goes_on_where_it_was(here):
+def test_a_killed_command_goes_on_where_it_was(here, longtail):
     photos(here / "photos", [500, 40])
     killed = command("--batch-size", "8", "--workers", "0", TEST_SLOW="0.02")
     deadline = time.monotonic() + 120
@@ -221,20 +221,17 @@ def test_a_killed_command_goes_on_where_it_was(here):
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert not (here / "features.npz").exists()
-    again = command()
-    out, err = again.communicate()
-    assert again.returncode == 0, err
+    code, out, err = longtail("embed", "photos", "--backbone", "embed_backbone_module:make")
+    assert code == 0, err
     assert "546 × 5 features of 2 classes by embed_backbone_module:make" in out
     assert "34 images in" in out  # of 546, 512 were kept
-    last = command("--out", "again.npz")
-    out, _ = last.communicate()
+    _, out, _ = longtail("embed", "photos", "--backbone", "embed_backbone_module:make", "--out", "again.npz")
     assert "all from the cache" in out
     with np.load("features.npz") as one, np.load("again.npz") as two:
         assert all(np.array_equal(one[key], two[key]) for key in one.files)
 
 
-def test_the_command_says_a_mistake_in_one_sentence(here):
+def test_the_command_says_a_mistake_in_one_sentence(here, longtail):
     photos(here / "photos", [3, 3])
-    wrong = command("--out", "features.csv")
-    _, err = wrong.communicate()
-    assert (wrong.returncode, err.strip()) == (2, "longtail: a file of embeddings must end in .npz, got 'features.csv'")
+    code, _, err = longtail("embed", "photos", "--backbone", "embed_backbone_module:make", "--out", "features.csv")
+    assert (code, err.strip()) == (2, "longtail: a file of embeddings must end in .npz, got 'features.csv'")

@@ -13,23 +13,12 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "image_folder.py"
 COUNTS = [60, 25, 10]
 
 
-@pytest.fixture
-def longtail(capsys):
-    """Runs the command in this process; gives back what it printed."""
-    from longtail.cli import main
-
-    def run(*arguments: object) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as done:
-            main([str(a) for a in arguments])
-        printed = capsys.readouterr()
-        assert done.value.code == 0, printed.err
-        return printed.out
-
-    return run
-
-
 def test_from_class_folders_to_an_exported_model(tmp_path, monkeypatch, longtail):
+    def done(*arguments: object) -> str:
+        code, printed, err = longtail(*arguments)
+        assert code == 0, err
+        return printed
+
     monkeypatch.chdir(tmp_path)
     spec = importlib.util.spec_from_file_location("image_folder", EXAMPLE)
     example = importlib.util.module_from_spec(spec)
@@ -38,7 +27,7 @@ def test_from_class_folders_to_an_exported_model(tmp_path, monkeypatch, longtail
     example.write_folders(tmp_path / "photos", COUNTS, tmp_path / "new", held_back=6, side=18)
 
     small = ("--option", "size=16", "--model", "resnet20", "--epochs", 12, "--batch-size", 16)
-    table = longtail("compare", "--data", "photos", "--methods", "ce,elm", "--seeds", 1, "--jobs", 2, *small)
+    table = done("compare", "--data", "photos", "--methods", "ce,elm", "--seeds", 1, "--jobs", 2, *small)
     assert "ce" in table
     assert "elm" in table
     (run,) = Path("runs").glob("*elm*")
@@ -52,12 +41,12 @@ def test_from_class_folders_to_an_exported_model(tmp_path, monkeypatch, longtail
     assert all(name in html for name in ("elm", "ce", "digit-2"))
     assert 'src="http' not in html
 
-    rows = json.loads(longtail("predict", run, "new", "--format", "json"))
+    rows = json.loads(done("predict", run, "new", "--format", "json"))
     assert [Path(row["path"]).name for row in rows] == sorted(p.name for p in Path("new").iterdir())
     right = sum(Path(row["path"]).name.startswith(row["class"]) for row in rows)
     assert right > len(rows) / 2, "chance is a third"
 
-    longtail("export", run, "--to", "torch", "--out", "model.pt2")
+    done("export", run, "--to", "torch", "--out", "model.pt2")
     facts = {"longtail.json": ""}
     exported = torch.export.load("model.pt2", extra_files=facts).module()
     names = json.loads(facts["longtail.json"])["class_names"]

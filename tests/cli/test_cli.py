@@ -7,20 +7,20 @@ import sys
 import pytest
 
 
-def longtail(*args: str, **kwargs) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "longtail", *args], capture_output=True, text=True, **kwargs)
+def process(*args: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "longtail", *args], capture_output=True, text=True)
 
 
 def test_without_arguments_it_shows_help_and_exits_2():
-    done = longtail()
+    done = process()
     assert done.returncode == 2
     assert "compare" in done.stdout
     assert "Traceback" not in done.stderr
 
 
 def test_help_and_version():
-    assert longtail("--help").returncode == 0
-    version = longtail("--version")
+    assert process("--help").returncode == 0
+    version = process("--version")
     assert version.returncode == 0
     assert version.stdout.startswith("longtail 0.")
 
@@ -39,11 +39,11 @@ def test_help_and_version():
         (["train", "elm", "--set", "lam"], "lam"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_exit_code_2(args, message, tmp_path):
-    done = longtail(*args, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_mistake_is_one_sentence_and_exit_code_2(args, message, tmp_path, longtail, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = longtail(*args)
+    assert code == 2
+    assert message in err
     assert not any(tmp_path.iterdir()), "a mistake leaves nothing behind"
 
 
@@ -51,7 +51,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(args, message, tmp_path):
     ("code", "absent"),
     [
         ("import longtail", ["torch", "sklearn", "matplotlib", "typer", "PIL"]),
-        ("from longtail import ELM, ClassCounts, methods", ["sklearn", "matplotlib", "typer", "PIL"]),
+        ("from longtail import ELM, ClassCounts, methods", ["sklearn", "matplotlib", "typer", "PIL", "torch._dynamo"]),
         ("import longtail.cli", ["torch", "sklearn", "matplotlib", "numpy"]),
         ("import longtail.engine.pool", ["torch", "sklearn", "matplotlib"]),
     ],
@@ -62,10 +62,10 @@ def test_nothing_is_imported_for_nothing(code, absent):
     assert done.stdout.strip() == "[]"
 
 
-def test_methods_prints_the_table_and_one_method():
-    table = json.loads(longtail("methods", "--json").stdout)
+def test_methods_prints_the_table_and_one_method(longtail):
+    table = json.loads(longtail("methods", "--json")[1])
     assert table["elm"] == dict.fromkeys(table["elm"], True)
-    assert "✓" in longtail("methods").stdout
-    one = longtail("methods", "elm").stdout
+    assert "✓" in longtail("methods")[1]
+    one = longtail("methods", "elm")[1]
     assert "--set lam=0.01" in one
     assert "for imagenet-lt: --set alpha=10*prior^0.5 --set lam=0.001" in one

@@ -4,25 +4,9 @@ import json
 import tarfile
 
 import numpy as np
-import pytest
 
-from longtail.cli import main
 from longtail.data import names
 from small_images import save_image
-
-
-@pytest.fixture
-def longtail(capsys):
-    """Run the command here; gives exit code, stdout and stderr."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main([str(a) for a in arguments])
-        out = capsys.readouterr()
-        assert "Traceback" not in out.err
-        return stop.value.code, out.out, out.err
-
-    return run
 
 
 def one_sentence(result):

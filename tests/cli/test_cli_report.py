@@ -6,20 +6,8 @@ import numpy as np
 import pytest
 
 from fake_runs import SMALL, edit, make_run, predictions
-from longtail.cli import main
 
-
-@pytest.fixture
-def longtail(capsys):
-    """Run the command in this process: exit code, stdout, stderr."""
-
-    def run(*argv):
-        with pytest.raises(SystemExit) as stopped:
-            main([str(a) for a in argv])
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return run
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def bare(run):

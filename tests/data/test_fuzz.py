@@ -25,7 +25,7 @@ from longtail.data.images import check_image, open_image
 from longtail.data.tables import features
 from longtail.errors import InputError
 
-EXAMPLES = int(os.environ.get("FUZZ", "40"))  # FUZZ=2000 looks further
+EXAMPLES = int(os.environ.get("FUZZ", "15"))  # FUZZ=2000 looks further
 quick = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 

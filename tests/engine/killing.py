@@ -1,8 +1,8 @@
-"""A process that starts runs in children of its own and kills them: `python killing.py FOLDER SEED JOB-AS-JSON`.
+"""A process that starts runs in children of its own and kills them: `python killing.py FOLDER SEED JOB-AS-JSON…`.
 
 Children are forked after the imports, so that a life costs milliseconds and many moments can be tried. Every other one
 kills itself inside a write (at a flush to the disk), the others are killed from outside at a random time. Prints what
-happened as JSON.
+happened as a line of JSON for each job, whose runs lie in FOLDER/0, FOLDER/1, ….
 """
 
 from __future__ import annotations
@@ -56,9 +56,8 @@ def life(job: Job, log: Path, slow: bool = False, die_at_flush: int = 0) -> int:
         os._exit(code)
 
 
-def main(folder: Path, seed: int, settings: dict[str, object]) -> None:
-    torch.set_num_threads(1)
-    finish.summarise = functools.partial(finish.summarise, tsne=False)  # takes longer than the training
+def kill(folder: Path, seed: int, settings: dict[str, object]) -> None:
+    folder.mkdir()
     chance = random.Random(seed)
     log = folder / "log"
     whole = Job(**settings, out=str(folder / "whole"))
@@ -79,8 +78,11 @@ def main(folder: Path, seed: int, settings: dict[str, object]) -> None:
         assert status == 0, log.read_text()
         if enough or (folder / "broken" / "summary.json").exists():
             break
-    print(json.dumps({"kills": kills, "log": log.read_text()}))
+    print(json.dumps({"kills": kills, "log": log.read_text()}), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))
+    torch.set_num_threads(1)
+    finish.summarise = functools.partial(finish.summarise, tsne=False)  # takes longer than the training
+    for i, job in enumerate(sys.argv[3:]):
+        kill(Path(sys.argv[1]) / str(i), int(sys.argv[2]), json.loads(job))

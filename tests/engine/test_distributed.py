@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from safetensors.torch import load_file
 from longtail.engine.distributed import Ranks
 from longtail.errors import InputError
 
+Command = Callable[..., tuple[int, str, str]]  # the fixture longtail
 HERE = Path(__file__).parent
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -26,9 +29,9 @@ def run(*command: object, timeout: float = 200) -> subprocess.CompletedProcess[s
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, env=ENVIRONMENT, timeout=timeout)
 
 
-def test_two_ranks_of_64_are_one_process_of_128(tmp_path: Path) -> None:
-    alone = run(sys.executable, HERE / "sharing.py", tmp_path / "alone.safetensors")
-    assert alone.stdout.strip() == "world 1", alone.stderr
+def test_two_ranks_of_64_are_one_process_of_128(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(HERE / "sharing.py"))["main"](str(tmp_path / "alone.safetensors"))
+    assert capsys.readouterr().out.strip() == "world 1"
     shared = run(*TORCHRUN, HERE / "sharing.py", tmp_path / "shared.safetensors")
     assert shared.stdout.strip() == "world 2", shared.stderr
     one, two = load_file(tmp_path / "alone.safetensors"), load_file(tmp_path / "shared.safetensors")
@@ -41,14 +44,14 @@ def test_two_ranks_of_64_are_one_process_of_128(tmp_path: Path) -> None:
         assert difference <= tolerance, f"{name}: {difference}"
 
 
-def test_the_command_under_torchrun_trains_resumes_and_writes_once(tmp_path: Path) -> None:
-    arguments = ["-m", "longtail", "train", "elm", "--epochs", "4", "--set", "memory=2"]
-    shared = run(*TORCHRUN, *arguments, "--out", tmp_path / "shared")
+def test_the_command_under_torchrun_trains_and_writes_once(tmp_path: Path, longtail: Command) -> None:
+    arguments = ["train", "elm", "--epochs", "4", "--set", "memory=2"]
+    shared = run(*TORCHRUN, "-m", "longtail", *arguments, "--out", tmp_path / "shared")
     assert shared.returncode == 0, shared.stderr
     assert shared.stdout.splitlines()[-1] == str(tmp_path / "shared")
     assert shared.stdout.count(str(tmp_path / "shared")) == 1
-    alone = run(sys.executable, *arguments, "--out", tmp_path / "alone")
-    assert alone.returncode == 0, alone.stderr
+    code, _, err = longtail(*arguments, "--out", tmp_path / "alone")
+    assert code == 0, err
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("alone", "shared"))
     for name, expected in one.items():
         torch.testing.assert_close(two[name], expected, rtol=1e-3, atol=1e-4)
@@ -56,10 +59,11 @@ def test_the_command_under_torchrun_trains_resumes_and_writes_once(tmp_path: Pat
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
 
 
-def test_a_dead_rank_ends_the_job_with_an_error_and_resume_goes_on(tmp_path: Path) -> None:
+def test_a_dead_rank_ends_the_job_with_an_error_and_resume_goes_on(tmp_path: Path, longtail: Command) -> None:
     out = tmp_path / "run"
-    arguments = ["-m", "longtail", "train", "ce", "--data", "moons", "--epochs", "4000", "--out", str(out)]
-    job = subprocess.Popen([*TORCHRUN, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    arguments = ["train", "ce", "--data", "moons", "--epochs", "4000", "--out", str(out)]
+    command = [*TORCHRUN, "-m", "longtail", *arguments]
+    job = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                            env=ENVIRONMENT)  # fmt: skip
     try:
         wait_for(lambda: (out / "checkpoints").is_dir() and len(list((out / "checkpoints").glob("*.json"))) == 2, job)
@@ -72,7 +76,7 @@ def test_a_dead_rank_ends_the_job_with_an_error_and_resume_goes_on(tmp_path: Pat
     assert "Traceback" not in errors.split("torch/distributed")[0]
     before = len((out / "metrics.jsonl").read_text().splitlines())
     # The same settings, from where it was: stopped soon, since 4000 epochs are many
-    again = subprocess.Popen([*TORCHRUN, *arguments, "--resume"], stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+    again = subprocess.Popen([*command, "--resume"], stderr=subprocess.PIPE, stdout=subprocess.PIPE,
                              text=True, env=ENVIRONMENT)  # fmt: skip
     try:
         wait_for(lambda: len((out / "metrics.jsonl").read_text().splitlines()) > before + 5, again)
@@ -85,10 +89,10 @@ def test_a_dead_rank_ends_the_job_with_an_error_and_resume_goes_on(tmp_path: Pat
     epochs = [json.loads(line)["epoch"] for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert epochs == list(range(1, len(epochs) + 1))
     # One process rounds otherwise than two: to go on so would be another run
-    alone = run(sys.executable, *arguments, "--resume")
-    assert alone.returncode == 2
-    assert "was begun by 2 process(es) and cannot go on with 1" in alone.stderr
-    assert alone.stderr.count("\n") == 1
+    code, _, err = longtail(*arguments, "--resume")
+    assert code == 2
+    assert "was begun by 2 process(es) and cannot go on with 1" in err
+    assert err.count("\n") == 1
 
 
 def test_a_batch_that_cannot_be_shared_is_one_sentence() -> None:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from longtail import summary
-from longtail.engine import finish
 from longtail.engine.job import Job, execute
 from longtail.errors import InputError
-
-
-@pytest.fixture(autouse=True)
-def no_map(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finish, "summarise", functools.partial(summary.summarise, tsne=False))
 
 
 def run(method: str, out: Path, *, epochs: int = 4, **settings: object) -> Path:

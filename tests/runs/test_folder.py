@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import hashlib
 import json
 import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,14 +33,6 @@ def do(job: Job, **options: Any) -> tuple[Path, str]:
     said: list[str] = []
     path = execute(job, say=said.append, **options)
     return path, "\n".join(said)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_map() -> Iterator[None]:
-    """Leave out t-SNE, which takes longer than the training here and is tested elsewhere."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finish, "summarise", functools.partial(finish.summarise, tsne=False))
-        yield
 
 
 @pytest.fixture(scope="module")
