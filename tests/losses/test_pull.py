@@ -216,11 +216,11 @@ def test_keys_beside_the_batch_are_the_union(kind, path):
     ids, key_ids = torch.arange(24), torch.arange(14, 34)
     x.requires_grad_()
     term = kind(COUNTS, alpha=ALPHA)
-    beside = term(x, labels, ids=ids, beside=pull_kernel.Keys(z, key_labels, key_ids))
-    (grad,) = torch.autograd.grad(beside.sum(), x)
+    together = term(x, labels, ids=ids, extra=pull_kernel.Keys(z, key_labels, key_ids))
+    (grad,) = torch.autograd.grad(together.sum(), x)
     union = Features(torch.cat([x, z]), torch.cat([labels, key_labels]), torch.cat([ids, key_ids]))
     joined = term(x, labels, keys=union, ids=ids)
-    torch.testing.assert_close(beside, joined, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(together, joined, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(grad, torch.autograd.grad(joined.sum(), x)[0], rtol=1e-8, atol=1e-10)
 
 

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..data.loader import Batch
 from ..errors import InputError, RunError
 from ..losses.base import Objective, Outputs
+from ..models.heads import CosineHead
 from ..models.pretrained import Backbone
 
 Trains = Literal["all", "head", "scale"]
@@ -36,7 +37,7 @@ class Trained(nn.Module):
         for p in model.parameters():
             p.requires_grad_(p in free and (head_trains if p in of_head else trains == "all"))
         if trains == "scale":
-            if type(head).__name__ == "CosineHead":
+            if isinstance(head, CosineHead):
                 raise InputError("a factor a class has no effect on a cosine head: it needs a linear one")
             self.scale = nn.Parameter(torch.ones_like(head.weight[:, 0]))
 

@@ -95,25 +95,25 @@ class Term(nn.Module):
         labels: Tensor,
         keys: Features | None = None,
         ids: Tensor | None = None,
-        beside: Keys | None = None,
+        extra: Keys | None = None,
     ) -> Tensor:
-        """The values (B,). ``keys`` replace the batch as positives and negatives; ``beside`` (a memory's) join it."""
+        """The values (B,). ``keys`` replace the batch as positives and negatives; ``extra`` (a memory's) join it."""
         out = self._checked(outputs, labels, keys, ids)
         labels = labels if labels.is_floating_point() else labels.long()  # uint8 would index as a mask
         if keys is not None:
             like = out.embeddings
             assert like is not None
             keys = Features(keys.embeddings.to(like.dtype), keys.labels.long(), keys.ids)
-        if beside is not None and out.embeddings is not None and beside.embeddings.shape[1] != out.embeddings.shape[1]:
-            sizes = f"{beside.embeddings.shape[1]}, got some of size {out.embeddings.shape[1]}"
+        if extra is not None and out.embeddings is not None and extra.embeddings.shape[1] != out.embeddings.shape[1]:
+            sizes = f"{extra.embeddings.shape[1]}, got some of size {out.embeddings.shape[1]}"
             raise InputError(f"the memory holds embeddings of size {sizes}")
         with full_precision(labels.device.type):
             if labels.numel() == 0:
                 values = labels.new_zeros(0, dtype=(out.logits if out.logits is not None else out.embeddings).dtype)  # type: ignore[union-attr]
-            elif beside is None:
+            elif extra is None:
                 values = self.values(out, labels, keys, ids)
             else:
-                values = self.values_beside(out, labels, beside, ids)
+                values = self.values_with_extra(out, labels, extra, ids)
             # A value that is identically 0 must still belong to the graph, or backward() would fail on it.
             if torch.is_grad_enabled() and not values.requires_grad:
                 for x in out:
@@ -125,18 +125,17 @@ class Term(nn.Module):
         """One value a sample, (B,)."""
         raise NotImplementedError
 
-    def values_beside(self, out: Outputs, labels: Tensor, beside: Keys, ids: Tensor | None) -> Tensor:
-        """As ``values`` with the batch and ``beside`` together as keys."""
+    def values_with_extra(self, out: Outputs, labels: Tensor, extra: Keys, ids: Tensor | None) -> Tensor:
+        """As ``values`` with the batch and ``extra`` together as keys."""
         assert out.embeddings is not None
-        more = beside.embeddings if beside.rows is None else beside.embeddings.index_select(0, beside.rows)
-        if ids is None or beside.ids is None:
+        if ids is None or extra.ids is None:
             ids = torch.arange(len(labels), device=labels.device)
-            beside = beside._replace(ids=torch.full_like(beside.labels, -1))
-        assert beside.ids is not None
+            extra = extra._replace(ids=torch.full_like(extra.labels, -1))
+        assert extra.ids is not None
         keys = Features(
-            torch.cat([out.embeddings, more.to(out.embeddings.dtype)]),
-            torch.cat([labels, beside.labels]),
-            torch.cat([ids, beside.ids]),
+            torch.cat([out.embeddings, extra.picked().to(out.embeddings.dtype)]),
+            torch.cat([labels, extra.labels]),
+            torch.cat([ids, extra.ids]),
         )
         return self.values(out, labels, keys, ids)
 
@@ -373,7 +372,7 @@ class Objective(nn.Module):
         """A term's values over the samples of all ranks, their labels, and what each sample counts."""
         if term.scope == "batch" or (batch.soft and not term.soft_labels):
             outputs, labels, ids = batch.everywhere(term.needs)
-            values: Tensor = term(outputs, labels, ids=ids, beside=remembered)
+            values: Tensor = term(outputs, labels, ids=ids, extra=remembered)
         else:
             values = batch.gather(term(batch.outputs, batch.labels, ids=batch.ids))
             labels, ids = batch.all_labels, batch.ids if self.sample_weight is None else batch.everywhere(())[2]

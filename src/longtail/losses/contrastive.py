@@ -82,14 +82,13 @@ class InfoNCE(_Similarity):
             return self._against(x, ids, Features(x, labels, ids), with_batch=True)
         return self._against(x, ids, keys, with_batch=False)
 
-    def values_beside(self, out: Outputs, labels: Tensor, beside: Keys, ids: Tensor | None) -> Tensor:
+    def values_with_extra(self, out: Outputs, labels: Tensor, extra: Keys, ids: Tensor | None) -> Tensor:
         x = out.embeddings
         assert x is not None
-        if ids is None or beside.ids is None:
+        if ids is None or extra.ids is None:
             raise InputError("InfoNCE finds a sample's second view by its id, but the batch or the memory has no ids")
-        more = beside.embeddings if beside.rows is None else beside.embeddings.index_select(0, beside.rows)
         everything = Features(
-            torch.cat([x, more.to(x.dtype)]), torch.cat([labels, beside.labels]), torch.cat([ids, beside.ids])
+            torch.cat([x, extra.picked().to(x.dtype)]), torch.cat([labels, extra.labels]), torch.cat([ids, extra.ids])
         )
         return self._against(x, ids, everything, with_batch=True)
 

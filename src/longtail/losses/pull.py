@@ -60,8 +60,8 @@ class _Pull(Term):
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
         return self._values(out, labels, [None if keys is None else Keys(*keys)], ids)
 
-    def values_beside(self, out: Outputs, labels: Tensor, beside: Keys, ids: Tensor | None) -> Tensor:
-        return self._values(out, labels, [None, beside], ids)
+    def values_with_extra(self, out: Outputs, labels: Tensor, extra: Keys, ids: Tensor | None) -> Tensor:
+        return self._values(out, labels, [None, extra], ids)
 
     def _values(self, out: Outputs, labels: Tensor, parts: list[Keys | None], ids: Tensor | None) -> Tensor:
         """``parts`` make up the keys; None among them is the batch itself."""
@@ -105,7 +105,7 @@ def _log_add(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _normalised(keys: Keys) -> Keys:
-    picked = keys.embeddings if keys.rows is None else keys.embeddings.index_select(0, keys.rows)
+    picked = keys.picked()
     return keys._replace(embeddings=unit_rows(picked.to(compute_dtype(picked))), rows=None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from ..errors import one_of
 from ..losses import Outputs
 from ..numeric import compute_dtype, unit_rows
 
-HeadName = Literal["linear", "cosine", "scaled"]
 HEADS = ("linear", "cosine", "scaled")
 # Of a cosine head whose loss has no scale of its own; chosen on the validation part of CIFAR100-LT features.
 SCALE = 16.0
