@@ -7,7 +7,7 @@ stand for how tight the classes are drawn and how far the head is biased, not fo
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def predictions(
     return Predictions(train=part(train, rng.normal(size=(len(train), dim))), test=part(test, noise_test))
 
 
-@lru_cache(maxsize=64)
+@cache
 def _summary(
     method: str, counts: tuple[int, ...], seed: int, dim: int, test_each: int, tight: float, tsne: bool
 ) -> str:
@@ -74,9 +74,11 @@ def make_run(
     """Write the five small files of a finished run."""
     folder.mkdir(parents=True)
     made = methods.build(method, ClassCounts(counts), data=data, **knobs)
+    usual = methods.build(method, ClassCounts(counts), data=data).knobs
     fields = {"name": "digits", "model": "mlp", "epochs": epochs, "batch_size": 64, "lr": 0.1, **(recipe or {})}
     config = {
         "format": 1, "longtail": "0.1.0", "method": method, "knobs": dict(made.knobs),
+        "changed": {name: value for name, value in made.knobs.items() if usual[name] != value},
         "data": {"name": data, "root": "data", "options": options or {}}, "model": fields["model"], "recipe": fields,
         "seed": seed, "epochs": epochs, "precision": "fp32", "threads": 1, "decisions": [],
     }  # fmt: skip

@@ -165,7 +165,7 @@ def test_the_same_seed_twice_counts_once_and_the_later_run_stays(tmp_path):
 def test_methods_of_someone_else_are_welcome(tmp_path):
     for seed, strength in ((0, 1), (0, 2)):
         run = make_run(tmp_path / f"{strength}", "ce", seed=seed)
-        edit(run, "config.json", method="their-loss", knobs={"strength": strength, "kind": "x"})
+        edit(run, "config.json", method="their-loss", knobs={"strength": strength, "kind": "x"}, changed=None)
     assert labels(find([tmp_path])) == ["their-loss (strength = 1)", "their-loss (strength = 2)"]
 
 

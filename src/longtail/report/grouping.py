@@ -125,8 +125,17 @@ class Group:
         stat = self.stat(value)
         return None if stat is None else stat.mean
 
-    def accuracy(self, group: str) -> Stat | None:
-        return self.stat(lambda run: self.parts.accuracy(run, group))
+    def accuracy(self, part: str) -> Stat | None:
+        return self.stat(lambda run: self.parts.accuracy(run, part))
+
+    def class_accuracy(self, label: int) -> float | None:
+        """Test accuracy of one class, mean over seeds."""
+        return self.mean(lambda run: run.summary.test.per_class[label])
+
+    def tested(self, label: int) -> int | None:
+        """How many test samples a class has."""
+        sizes = self.first.summary.test.per_class_n
+        return None if sizes is None else sizes[label]
 
 
 @dataclass(frozen=True)
@@ -137,6 +146,11 @@ class DataSet:
     title: str
     groups: list[Group]
     parts: Parts
+
+    @property
+    def slug(self) -> str:
+        """Its name in files and anchors."""
+        return slug(self.title)
 
     @property
     def first(self) -> Run:
@@ -227,7 +241,7 @@ def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
 
 def _distinct_titles(sets: list[DataSet]) -> list[DataSet]:
     """Titles name files and anchors, so no two may become one."""
-    slugs = [slug(data.title) for data in sets]
+    slugs = [data.slug for data in sets]
     return [
         replace(data, title=f"{data.title} #{slugs[:i].count(slugs[i]) + 1}") if slugs.count(slugs[i]) > 1 else data
         for i, data in enumerate(sets)
@@ -257,7 +271,8 @@ def data_title(run: Run, alone: bool = True) -> str:
 def _groups(runs: list[Run], parts: Parts) -> list[Group]:
     by_condition: dict[str, list[Run]] = {}
     for run in runs:
-        by_condition.setdefault(_key(condition(run)), []).append(run)
+        later = _later_knobs([other for other in runs if other.method == run.method])
+        by_condition.setdefault(_key(condition(run, later)), []).append(run)
     groups = []
     for same in by_condition.values():
         same.sort(key=lambda r: (r.seed is None, r.seed or 0))
@@ -267,16 +282,18 @@ def _groups(runs: list[Run], parts: Parts) -> list[Group]:
     return _distinct(groups)
 
 
-def _changed(run: Run, peers: list[Run]) -> dict[str, Any]:
-    """The knobs which are not the method's defaults on this data set.
+def _later_knobs(runs: list[Run]) -> set[str]:
+    """Knobs that a method got after some of its runs were made, at their default in those that have them."""
+    names = {name for run in runs for name in run.knobs}
+    changed = {name for run in runs for name in run.config.changed or ()}
+    return {name for name in names - changed if any(name not in run.knobs for run in runs)}
 
-    For a method that this version does not know: those in which its runs differ from one another.
-    """
+
+def _changed(run: Run, peers: list[Run]) -> dict[str, Any]:
+    """The knobs which were not the method's defaults when it ran; where a run does not say, those that differ."""
     if run.config.changed is not None:
         return run.config.changed
-    if run.defaults is None:
-        return {k: v for k, v in run.knobs.items() if any(p.knobs.get(k) != v for p in peers)}
-    return {k: v for k, v in run.knobs.items() if k not in run.defaults or run.defaults[k] != v}
+    return {k: v for k, v in run.knobs.items() if any(p.knobs.get(k) != v for p in peers)}
 
 
 def _distinct(groups: list[Group]) -> list[Group]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,10 @@ if TYPE_CHECKING:
     from .read import Run
 
 
-def condition(run: Run) -> list[Any]:
-    """What must be equal for two runs to be seeds of one another."""
-    return [*data_identity(run), run.method, run.knobs, *circumstances(run).values()]
+def condition(run: Run, without: Collection[str] = ()) -> list[Any]:
+    """What must be equal for two runs to be seeds of one another; knobs of the names ``without`` are left out."""
+    knobs = {name: value for name, value in run.knobs.items() if name not in without}
+    return [*data_identity(run), run.method, knobs, *circumstances(run).values()]
 
 
 def data_identity(run: Run) -> list[Any]:

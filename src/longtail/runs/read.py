@@ -60,21 +60,10 @@ class Run:
     def method(self) -> str:
         return self.config.method
 
-    @cached_property
-    def defaults(self) -> dict[str, Any] | None:
-        """The method's knobs at this data set's defaults; None for a method that this version does not know."""
-        from .. import methods, plugins
-
-        try:
-            with plugins.barred(self.path):
-                return dict(methods.build(self.method, self.counts, data=self.data).knobs)
-        except InputError:
-            return None
-
     @property
     def knobs(self) -> dict[str, Any]:
-        """All knobs; one that the method did not have yet when it was run has its default, which changes nothing."""
-        return {**(self.defaults or {}), **self.config.knobs}
+        """The method's knobs, as it was run."""
+        return self.config.knobs
 
     @property
     def data(self) -> str:
