@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longtail.report.markdown import refresh
-from longtail.report.page import make
+from longtail.report.page import make, refresh
 from longtail.runs.read import find
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -43,11 +43,11 @@ def folder(tmp_path_factory):
 def test_no_verdict_from_chance_alone():
     """Under the null, over 1 to 5 seeds a side and spreads up to eight times as large on one of them."""
     rng = np.random.default_rng(0)
-    trials = 1500
+    trials = 500
     quantile = {n: stats.t.ppf(0.975, n) for n in range(1, 6)}
     for first in range(1, 6):
         for second in range(first, 6):
-            for ratio in (1 / 8, 1 / 3, 1, 3, 8):
+            for ratio in (1 / 8, 1, 8):
                 a, b = rng.normal(size=(trials, first)), ratio * rng.normal(size=(trials, second))
                 false = 0
                 for one, two in zip(a, b):
@@ -81,7 +81,7 @@ def test_no_verdict_from_a_handful_of_test_samples(sizes):
 
 def test_one_seed_gives_an_estimate_and_no_verdict():
     rng = np.random.default_rng(1)
-    for _ in range(200):  # a real spread of seeds of 1.2 points, test samples that say ±0.3: a verdict would be luck
+    for _ in range(200):  # a real spread of seeds of 1.2 points, test samples that say ±0.3: a verdict would be chance
         gap = float(rng.normal(0, 0.012 * 2**0.5))
         found = Difference(gap, (Source(0.0015),), (gap,), 1, "")
         assert (found.p, found.verdict()) == (None, "one seed: undecided")

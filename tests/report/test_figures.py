@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.integrate import trapezoid
 
-from longtail.report import figures, overview, style
+from longtail.report import figures, style
 
 RNG = np.random.default_rng(0)
 METHODS = ("CE", "LogAdj", "ELM")
@@ -29,9 +29,9 @@ def all_figures():
     yield figures.margin_cdfs(CURVES, split="train")
     yield figures.sensitivity({"λ": {"values": [0, 0.01, 0.1], "accuracy": [0.4, 0.5, 0.3], "std": [None, 0.01, 0.02]}})
     curve = {"tau": [-1.0, 0.0, 1.0], "head": [0.9, 0.7, 0.4], "tail": [0.1, 0.2, 0.3]}
-    yield overview.tradeoff({"CE": curve, "ELM": curve}, "tail")
-    yield overview.class_accuracy([500, 50, 5], {"CE": [0.9, 0.5, None], "ELM": [0.8, 0.6, 0.4]}, (100, 20))
-    yield overview.training_curves({"head": {"CE": [2.0, 1.0], "ELM": [2.0]}}, "loss")
+    yield figures.tradeoff({"CE": curve, "ELM": curve}, "tail")
+    yield figures.class_accuracy([500, 50, 5], {"CE": [0.9, 0.5, None], "ELM": [0.8, 0.6, 0.4]}, (100, 20))
+    yield figures.training_curves({"head": {"CE": [2.0, 1.0], "ELM": [2.0]}}, "loss")
 
 
 def test_every_figure_has_axes_with_names_and_leaves_the_settings_alone():
@@ -79,7 +79,7 @@ def test_whiskers_are_as_long_as_given_and_end_at_the_top():
 
 
 def test_the_accuracy_by_class_runs_from_head_to_tail_and_shades_the_groups():
-    ax = overview.class_accuracy([5, 500, 50, 0], {"CE": [0.4, 0.9, None, 0.1]}, (100, 20)).axes[0]
+    ax = figures.class_accuracy([5, 500, 50, 0], {"CE": [0.4, 0.9, None, 0.1]}, (100, 20)).axes[0]
     (line,) = [line for line in ax.lines if line.get_label() == "CE"]
     assert line.get_xdata().tolist() == [0.5, 5, 500]  # a class that was not tested has no point
     assert line.get_ydata().tolist() == pytest.approx([10, 40, 90])
@@ -91,7 +91,7 @@ def test_the_accuracy_by_class_runs_from_head_to_tail_and_shades_the_groups():
 
 def test_of_many_classes_the_line_is_a_mean_over_neighbours():
     sizes = list(range(1, 101))
-    ax = overview.class_accuracy(sizes, {"CE": [n / 100 for n in sizes]}, (100, 20)).axes[0]
+    ax = figures.class_accuracy(sizes, {"CE": [n / 100 for n in sizes]}, (100, 20)).axes[0]
     (line,) = [line for line in ax.lines if line.get_label() == "CE"]
     assert line.get_ydata()[0] == pytest.approx(np.mean(sizes[:12]))
     assert len(ax.collections[-1].get_offsets()) == 100

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from longtail.cli import main
-from longtail.report import mistakes
+from longtail.report.answer import mistakes, worst
 from longtail.report.grouping import datasets
 from longtail.runs.read import find
 
@@ -39,11 +39,11 @@ def read(path):
 
 def test_the_worst_classes_come_with_pictures_of_what_was_mistaken(trained):
     data, group, run = read(trained / "run")
-    table = mistakes.table(data, group)
+    table = worst(data, group)
     accuracies = [row[table.columns.index("Accuracy")].value for row in table.rows]
     assert accuracies == sorted(accuracies)
     assert max(accuracies) < 1
-    found = mistakes.pictures(data, group, run)
+    found = mistakes(data, group, run)
     assert [name for name, _ in found.rows] == [row[0] for row in table.rows]
     names = set(data.first.class_names)
     for name, thumbnails in found.rows:
@@ -58,7 +58,7 @@ def test_the_worst_classes_come_with_pictures_of_what_was_mistaken(trained):
 def test_without_predictions_what_it_was_taken_for_is_not_said(trained, tmp_path):
     shutil.copytree(trained / "run", tmp_path / "run")
     (tmp_path / "run" / "predictions.safetensors").unlink()
-    found = mistakes.pictures(*read(tmp_path / "run"))
+    found = mistakes(*read(tmp_path / "run"))
     assert {one.predicted for _, row in found.rows for one in row} == {None}
 
 
@@ -67,12 +67,12 @@ def test_data_that_are_gone_or_changed_are_a_sentence(trained, tmp_path):
     data, group, run = read(tmp_path / "copy" / "run")
     (trained / "data").rename(trained / "elsewhere")
     try:
-        found = mistakes.pictures(data, group, run)
+        found = mistakes(data, group, run)
         assert found.rows == []
         assert found.said.endswith("not shown: the data are not where they were when the run was made.")
         shutil.copytree(trained / "elsewhere", trained / "data")
         next((trained / "data" / "class 0").iterdir()).unlink()
-        assert "the data have changed" in mistakes.pictures(data, group, run).said
+        assert "the data have changed" in mistakes(data, group, run).said
     finally:
         shutil.rmtree(trained / "data", ignore_errors=True)
         (trained / "elsewhere").rename(trained / "data")

@@ -9,7 +9,7 @@ from longtail.report import page
 from longtail.runs.read import find
 
 
-def test_two_trained_runs_give_figure_1_and_a_page(tmp_path, monkeypatch, capsys):
+def test_two_trained_runs_give_figure_1_and_a_page(tmp_path, monkeypatch, capsys, no_figures):
     monkeypatch.chdir(tmp_path)
     for method in ("logadj", "elm"):
         with pytest.raises(SystemExit) as stopped:

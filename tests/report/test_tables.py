@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fake_runs import SMALL, edit, make_run
-from longtail.report import inventory, paper, results, tables
+from longtail.report import inventory, paper, tables
 from longtail.report.grouping import datasets
 from longtail.report.table import Percent, Stat, Table
 from longtail.runs.read import find
@@ -43,7 +43,7 @@ def cifar10(tmp_path_factory):
 
 
 def test_ours_stands_beside_the_papers_with_its_marks(cifar10):
-    table = results.results(cifar10)
+    table = tables.results(cifar10)
     rows = rows_of(table)
     assert rows["CE"]["Paper"] == paper.Number(72.84)
     assert rows["CE"]["Seeds"] == 2
@@ -66,7 +66,7 @@ def test_the_table_says_where_the_recipe_departs(tmp_path):
     short = {**PAPER, "lr": 0.1, "warmup_epochs": 3.75, "milestones": [24.0, 48.0, 56.0], "augment": "strong"}
     make_run(tmp_path / "ce", "ce", data="cifar10-lt", counts=CIFAR10, epochs=64, dim=3, recipe=short)
     (data,) = read(tmp_path)
-    note = results.results(data).note
+    note = tables.results(data).note
     assert "epochs 64 (paper: 256)" in note
     assert "learning rate 0.1 (paper: 0.4)" in note
     assert "augmentation strong" in note
@@ -79,7 +79,7 @@ def test_departures_of_the_same_configurations_share_a_sentence(tmp_path):
     for method, recipe in (("ce", short), ("logadj", short), ("elm", {**short, "lr": 0.1, "weight_decay": 0.0005})):
         make_run(tmp_path / method, method, data="cifar10-lt", counts=CIFAR10, epochs=64, dim=3, recipe=recipe)
     (data,) = read(tmp_path)
-    assert results.deviations(data) == [
+    assert tables.deviations(data) == [
         "Not the paper's recipe: epochs 64 (paper: 256).",
         "Not the paper's recipe for ELM · lr 0.1 · weight_decay 0.0005: "
         "learning rate 0.1 (paper: 0.4), weight decay 0.0005 (paper: 0.0001).",
@@ -90,19 +90,19 @@ def test_epochs_of_later_stages_are_said(tmp_path):
     make_run(tmp_path / "ce", "ce", epochs=3)
     run = make_run(tmp_path / "crt", "crt", epochs=3)
     (data,) = read(tmp_path)
-    assert "later ones" not in results.results(data).note
+    assert "later ones" not in tables.results(data).note
     with (run / "metrics.jsonl").open("a") as metrics:
         metrics.write(json.dumps({"stage": "head", "epoch": 4, "stage_epoch": 1}) + "\n")
     (data,) = read(tmp_path)
-    assert rows_of(results.results(data))["cRT"]["Epochs"] == 3
-    assert "with the later ones trained in all: cRT: 4." in results.results(data).note
+    assert rows_of(tables.results(data))["cRT"]["Epochs"] == 3
+    assert "with the later ones trained in all: cRT: 4." in tables.results(data).note
 
 
 def test_other_counts_or_other_data_get_no_published_numbers(tmp_path):
     make_run(tmp_path / "a", "elm", data="cifar10-lt", counts=(50, 40, 30, 20, 10, 9, 8, 7, 6, 5))
     make_run(tmp_path / "b", "elm")
     for data, words in zip(read(tmp_path), ("not those of its data set", "no numbers for this data set")):
-        table = results.results(data)
+        table = tables.results(data)
         assert words in table.note
         assert [row[0] for row in table.rows] == ["ELM"]
         assert "Paper" not in table.columns
@@ -127,7 +127,7 @@ def test_some_columns_and_rows_of_a_table():
 
 
 def test_marks_get_a_column_of_their_own_in_csv(cifar10):
-    lines = list(csv.DictReader(io.StringIO(results.results(cifar10).csv())))
+    lines = list(csv.DictReader(io.StringIO(tables.results(cifar10).csv())))
     ldam = next(line for line in lines if line["Method"] == "LDAM + DRW")
     assert (ldam["Paper"], ldam["Paper mark"]) == ("77.03", "†")
 
@@ -169,10 +169,10 @@ def test_the_results_say_which_runs_were_resumed(tmp_path):
     make_run(tmp_path / "ce", "ce")
     edit(make_run(tmp_path / "elm", "elm", seed=1), "environment.json", resumed=2)
     (data,) = read(tmp_path)
-    assert "Interrupted and resumed from a checkpoint, not restarted: ELM (seed 1)." in results.results(data).note
+    assert "Interrupted and resumed from a checkpoint, not restarted: ELM (seed 1)." in tables.results(data).note
     shutil.rmtree(tmp_path / "elm")
     (data,) = read(tmp_path)
-    assert "resumed" not in results.results(data).note
+    assert "resumed" not in tables.results(data).note
 
 
 def test_alive_is_the_mean_over_epochs_of_runs_with_a_pull(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fake_runs import edit, make_run
-from longtail.report import claims, gallery, tables, tradeoff
+from longtail.report import claims, comparison, gallery, tables
 from longtail.report.grouping import datasets
 from longtail.runs.read import find
 
@@ -42,16 +42,16 @@ def two(tmp_path):
 
 def test_a_curve_is_read_between_its_points(two):
     elm = next(g for g in read(two).groups if g.method == "elm").first
-    assert tradeoff.at_head(elm, 0.6, "tail") == pytest.approx(0.18 + 0.5 * (0.5 - 0.18))
-    assert tradeoff.at_head(elm, 0.9, "tail") == pytest.approx(0.0)
-    assert tradeoff.at_head(elm, 0.95, "tail") is None  # its head is never that accurate
-    assert tradeoff.at_head(elm, 0.5, "tail") is None  # it is at both ends or beyond: nothing says where it would go
+    assert comparison.at_head(elm, 0.6, "tail") == pytest.approx(0.18 + 0.5 * (0.5 - 0.18))
+    assert comparison.at_head(elm, 0.9, "tail") == pytest.approx(0.0)
+    assert comparison.at_head(elm, 0.95, "tail") is None  # its head is never that accurate
+    assert comparison.at_head(elm, 0.5, "tail") is None  # it is at both ends or beyond: nothing says where it would go
 
 
 def test_a_head_that_stays_as_it_is_gives_the_largest_tau(tmp_path):
     run = make_run(tmp_path / "ce", "ce")
     set_curve(run, (1.0, 1.0, 0.9), (0.1, 0.5, 0.6))
-    assert tradeoff.at_head(read(tmp_path).first, 1.0, "tail") == pytest.approx(0.5)
+    assert comparison.at_head(read(tmp_path).first, 1.0, "tail") == pytest.approx(0.5)
 
 
 def test_the_table_and_the_claim_are_at_logadj_s_head(two):
@@ -80,14 +80,14 @@ def test_runs_without_curves_or_without_logadj_have_no_table(two, tmp_path_facto
 @pytest.mark.parametrize("broken", [{"tau": [0.0]}, {"tau": TAUS, "head": [1, None, 0.2], "tail": TAUS}])
 def test_a_curve_with_gaps_is_none(tmp_path, broken):
     edit(make_run(tmp_path / "ce", "ce"), "summary.json", tradeoff=broken)
-    assert tradeoff.curve(read(tmp_path).first) is None
+    assert comparison.curve(read(tmp_path).first) is None
 
 
 def test_the_figure_is_the_mean_over_seeds(two):
     set_curve(two / "elm-1", (0.7, 0.5, 0.3), (0.2, 0.2, 0.7))
     data = read(two)
     elm = next(g for g in data.groups if g.method == "elm")
-    mean = tradeoff.mean_curve(elm, "tail")
+    mean = comparison.mean_curve(elm, "tail")
     assert mean["head"] == pytest.approx([0.8, 0.6, 0.4])
     assert mean["tail"] == pytest.approx([0.1, 0.19, 0.6])
     (own,) = [p for p in gallery.pictures(data, gallery.looks_for([data])) if p.name.startswith("tradeoff")]

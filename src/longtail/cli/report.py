@@ -46,7 +46,7 @@ def report(
     last.
     """
     from ..errors import InputError
-    from ..report import markdown, page
+    from ..report import page
     from ..runs.read import BUNDLE, write_bundle
 
     if bundle is not None and bundle.suffix != BUNDLE:
@@ -60,7 +60,7 @@ def report(
     made = page.make(found, limits=limits, paper_claims=paper)
     index = page.write(made, out)
     if docs is not None:
-        markdown.update(docs, made, out / "figures")
+        page.update(docs, made, out / "figures")
         typer.echo(str(docs))
     if bundle is not None:
         write_bundle([path for path in runs if not _is_file_of_predictions(path)], bundle)

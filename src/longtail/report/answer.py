@@ -1,18 +1,34 @@
-"""The answer to the first question: which model to take, how sure that is, and what to do next, in plain sentences."""
+"""The answer to the first question: which model to take, how sure that is, what it gets wrong, and what to do next."""
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ..errors import InputError
 from ..runs.read import Run
-from .comparison import LEVEL, Difference, Source, accuracy_difference, holm
+from .comparison import LEVEL, Difference, Source, accuracy_difference, holm, right_and_labels
+from .document import Mistakes, Thumbnail
 from .grouping import DataSet, Group
+from .table import Column, Percent, Table
+from .tables import class_columns, table_of, taken_for
+
+if TYPE_CHECKING:
+    from ..data.dataset import Split
 
 MOST_NAMES = 4
 MOST_SEEDS = 100
+CLASSES, EACH = 6, 6  # classes that are shown, and mistaken images of each
+SIDE = 64
+MOST_BYTES = 150_000  # of all thumbnails, before base64 adds a third
 
 
 @dataclass(frozen=True)
@@ -180,3 +196,108 @@ def _commands(run: Run) -> list[str]:
         f"longtail posthoc {folder} --method {unchosen if run.summary.val.balanced is None else 'logit-adjust'}",
         f"longtail export {folder} --to torch",
     ]
+
+
+def worst_classes(data: DataSet, group: Group) -> list[int]:
+    """Labels of the classes with the lowest test accuracy, mean over seeds."""
+    means = [(mean, c) for c in range(data.counts.num_classes) if (mean := group.class_accuracy(c)) is not None]
+    return [c for mean, c in sorted(means)[:CLASSES] if mean < 1]
+
+
+def worst(data: DataSet, group: Group) -> Table | None:
+    """The worst classes of one configuration and what they are taken for."""
+    taken = taken_for(group)
+
+    def mostly(c: int) -> str | None:
+        found = Counter({predicted: n for (label, predicted), n in taken.items() if label == c}).most_common(2)
+        return ", ".join(data.first.class_names[predicted] for predicted, _ in found) or None
+
+    name, samples, part = class_columns(data)
+    columns: list[Column[int]] = [
+        name,
+        part,
+        samples,
+        Column("Test samples", lambda c: group.tested(c)),
+        Column("Accuracy", lambda c: Percent(group.class_accuracy(c) or 0.0)),
+        Column("Mostly taken for", mostly),
+    ]
+    note = f"The classes that {group.label} recognises least, test accuracy in per cent, mean over seeds."
+    return table_of(data, "worst", "Where it fails", worst_classes(data, group), columns, note)
+
+
+def mistakes(data: DataSet, group: Group, run: Run) -> Mistakes:
+    """Mistaken test images of the worst classes, of one run."""
+    try:
+        test = _test_split(run)
+        known = right_and_labels(run)
+        if known is None or not np.array_equal(known[1], test.labels.numpy()):
+            raise InputError("the run did not keep which test samples were right")
+    except (InputError, OSError) as error:
+        return Mistakes(
+            f"Pictures of mistaken test samples are not shown: {str(error).splitlines()[0].rstrip('.')}.", []
+        )
+    right, labels = known
+    predicted, names, left = _predicted(run, labels), data.first.class_names, MOST_BYTES
+    rows = []
+    for c in worst_classes(data, group):
+        found = []
+        for i in np.flatnonzero((labels == c) & ~right)[:EACH].tolist():
+            image = _thumbnail(test, i)
+            if image is not None and (left := left - len(image)) > 0:
+                address = f"data:image/jpeg;base64,{base64.b64encode(image).decode('ascii')}"
+                found.append(Thumbnail(address, None if predicted is None else names[predicted[i]]))
+        if found:
+            rows.append((names[c], found))
+    return Mistakes(f"Mistaken test images of {group.label}, {run.path.name}.", rows)
+
+
+def _test_split(run: Run) -> Split:
+    from ..data.catalogue import read
+
+    try:
+        made = read(run.data, run.config.data.root or "data", **run.options)
+    except TypeError:
+        raise InputError("the data's options are of another version") from None
+    except InputError:
+        raise InputError("the data are not where they were when the run was made") from None
+    if made.fingerprint != run.fingerprint:
+        raise InputError("the data have changed since the run was made")
+    if made.test.kind == "features":
+        raise InputError("the data are numbers, not images")
+    return made.test
+
+
+def _predicted(run: Run, labels: np.ndarray) -> np.ndarray | None:
+    """The predicted labels, where the run's predictions are still beside it."""
+    from ..runs.tensors import predictions
+
+    try:
+        test = predictions(run.path).test
+    except InputError:
+        return None
+    if test is None or not np.array_equal(test.labels.numpy(), labels):
+        return None
+    found: np.ndarray = test.logits.argmax(1).numpy()
+    return found
+
+
+def _thumbnail(test: Split, i: int) -> bytes | None:
+    """A test sample as a small JPEG; None where its file cannot be read any more."""
+    from PIL import Image
+
+    from ..data.dataset import Files
+    from ..data.images import open_image
+
+    try:
+        if isinstance(test.inputs, Files):
+            opened = open_image(test.inputs.read(i))
+            pixels = opened.pixels(8 if min(opened.width, opened.height) > 8 * SIDE else 1)
+        else:
+            pixels = np.moveaxis(np.asarray(test.inputs[i]), 0, -1)
+            pixels = np.repeat(pixels, 3, 2) if pixels.shape[2] == 1 else pixels
+    except (OSError, ValueError):
+        return None
+    image, made = Image.fromarray(pixels), io.BytesIO()
+    scale = SIDE / max(image.size)
+    image.resize([max(round(side * scale), 1) for side in image.size]).save(made, "JPEG", quality=70)
+    return made.getvalue()

@@ -17,19 +17,20 @@ import numpy as np
 from ..runs.identity import circumstances
 from ..runs.read import Run
 from ..runs.schema import Numbers
-from . import paper, tradeoff
+from . import paper
 from .comparison import (
     ONE_SEED,
     Difference,
     accuracy_difference,
     class_difference,
+    difference_at_equal_head,
     holm,
     over_seeds,
     pair,
     partner,
     rate_difference,
 )
-from .grouping import SHORT, DataSet, Group, knob_text, slug
+from .grouping import SHORT, DataSet, Group, knob_text
 from .table import Column, Table
 
 NOT_TESTED = "not tested"
@@ -106,7 +107,7 @@ def table(data: DataSet, claims: Sequence[Claim]) -> Table:
         Column("Verdict", lambda claim: claim.verdict),
         Column("Remark", lambda claim: claim.note),
     ]
-    return Table.of(f"claims-{slug(data.title)}", f"The paper's claims on {data.title}", claims, columns, RULE)
+    return Table.of(f"claims-{data.slug}", f"The paper's claims on {data.title}", claims, columns, RULE)
 
 
 def _compared(data: DataSet, text: str, where: str, first: str, second: str, part: str = "balanced") -> Claim:
@@ -155,7 +156,7 @@ def _accuracy_claims(data: DataSet) -> Iterator[Claim]:
 
 def _at_equal_head(data: DataSet, group: Group, logadj: Group) -> Iterator[Claim]:
     """Whether a gain or loss on the tail is more than another balance between head and tail."""
-    found = tradeoff.difference(data, group, logadj, "tail")
+    found = difference_at_equal_head(data, group, logadj, "tail")
     if found is not None:
         yield _above(f"{group.label} is above LogAdj on the tail at equal accuracy of the head", OURS, found)
 

@@ -1,8 +1,8 @@
-"""The paper's seven figures: plain arrays in, a matplotlib ``Figure`` out; ``save`` writes its files.
+"""The paper's seven figures and three more for a first look: plain arrays in, a matplotlib ``Figure`` out.
 
 Arrays are what ``summary.json`` holds: lists of numbers, quantiles at 0, 1, … 100 %, points as
-``{"x", "y", "labels"}``. Nothing here touches pyplot's global state, and the files are the same bytes for the same
-input.
+``{"x", "y", "labels"}``. ``looks`` is how each method is drawn; without it, labels that are names of methods look like
+them. Nothing here touches pyplot's global state, and ``save`` writes the same bytes for the same input.
 
 >>> figure = group_accuracy({"CE": {"head": 0.7, "torso": 0.4, "tail": None}}, {"head": 4, "torso": 6, "tail": 0})
 >>> [text.get_text() for text in figure.axes[0].texts][-1]
@@ -21,16 +21,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ..counts import GROUPS
 from . import style
-from .style import SETTINGS, Style, add_legend, make_panels, name_panel, shaded, share_limits, styled
+from .style import SETTINGS, Style, add_legend, finish, make_panels, name_panel, shaded, share_limits, styled
 
 Points = Mapping[str, Sequence[float]]
 Curves = Mapping[str, Mapping[str, Any]]  # by label of a method: {"quantiles": 101 values, "n": number of samples}
+Looks = Mapping[str, Style] | None
 
 _DPI = 200  # twice what a screen shows
 FEW = 10  # fewer samples than this are drawn one by one
+FEW_CLASSES = 25  # up to so many have a mark each; of more, the line is a mean over neighbours
 
 
 def save(figure: Figure, stem: str | Path) -> list[Path]:
@@ -62,16 +65,8 @@ def two_moons(data: Points | None, embeddings: Mapping[str, Points], class_names
         for c in classes:  # the rare class last, so that it lies on top
             mask = labels == c
             name = class_names[c] if c < len(class_names) else f"class {c}"
-            ax.scatter(
-                np.asarray(points["x"])[mask],
-                np.asarray(points["y"])[mask],
-                s=11,
-                color=colours[c % len(colours)],
-                marker=("o", "^", "s", "D", "v")[c % 5],
-                linewidths=0,
-                alpha=0.75,
-                label=name,
-            )
+            x, y, look = np.asarray(points["x"])[mask], np.asarray(points["y"])[mask], c % len(colours)
+            ax.scatter(x, y, s=11, color=colours[look], marker="o^sDv"[look], linewidths=0, alpha=0.75, label=name)
         name_panel(ax, title)
         is_data = data is not None and i == 0
         ax.set_xlabel("input 1" if is_data else "embedding 1")
@@ -89,7 +84,7 @@ def group_accuracy(
     *,
     whiskers: Mapping[str, Mapping[str, float | None]] | None = None,
     title: str = "",
-    looks: Mapping[str, Style] | None = None,
+    looks: Looks = None,
 ) -> Figure:
     """Figure 2: test accuracy (0…1) by head, torso and tail; bars are means over seeds.
 
@@ -100,58 +95,32 @@ def group_accuracy(
     """
     columns = (["all"] if any("all" in row for row in accuracy.values()) else []) + list(GROUPS)
     labels = list(accuracy)
-    styles = style.of(labels, looks)
     figure, (ax,) = make_panels(1, width=max(5.2, 1.6 + 0.3 * len(labels) * len(columns)), height=3.4)
     width = 0.82 / max(len(labels), 1)
-    tops = {label: [v + ((whiskers or {}).get(label, {}).get(c) or 0.0) for c, v in row.items() if v is not None]
-            for label, row in accuracy.items()}  # fmt: skip
-    top = min(max((v for values in tops.values() for v in values), default=1.0), 1.0)
+    bars: dict[str, list[tuple[float, float, float]]] = {}  # where, how high and how uncertain
     for i, label in enumerate(labels):
-        look = styles[label]
-        values = [accuracy[label].get(c) for c in columns]
-        errors = [(whiskers or {}).get(label, {}).get(c) or 0.0 for c in columns]
         places = [j + (i - (len(labels) - 1) / 2) * width for j in range(len(columns))]
-        shown = [(x, 100 * v, 100 * e) for x, v, e in zip(places, values, errors) if v is not None]
-        ax.bar(
-            [x for x, _, _ in shown],
-            [v for _, v, _ in shown],
-            width * 0.92,
-            color=look.color,
-            hatch=look.hatch,
-            edgecolor="white",
-            linewidth=0.4,
-            label=label,
-        )
-        known = np.asarray([s for s in shown if s[2] > 0])
-        if known.size:
-            x_y_e = known.T
-            ax.errorbar(
-                x_y_e[0],
-                x_y_e[1],
-                yerr=(x_y_e[2], np.minimum(x_y_e[2], 100 - x_y_e[1])),
-                fmt="none",
-                ecolor="#222222",
-                elinewidth=0.9,
-                capsize=2,
-            )
-        if len(labels) <= 8:
-            for x, v, e in shown:
-                ax.text(
-                    x,
-                    min(v + e, 100) + 0.008 * 100 * top,
-                    f"{v:.1f}",
-                    ha="center",
-                    va="bottom",
-                    fontsize=6.5,
-                    clip_on=True,
-                )
+        errors = [(whiskers or {}).get(label, {}).get(c) or 0.0 for c in columns]
+        cells = zip(places, [accuracy[label].get(c) for c in columns], errors)
+        bars[label] = [(x, 100 * v, 100 * e) for x, v, e in cells if v is not None]
+    top = min(max((v + e for row in bars.values() for _, v, e in row), default=100.0), 100.0)
+    for label, look in style.of(labels, looks).items():
+        x, v, e = np.asarray(bars[label] or np.empty((0, 3))).T
+        ax.bar(x, v, width * 0.92, color=look.color, hatch=look.hatch, edgecolor="white", linewidth=0.4, label=label)
+        known = e > 0
+        if known.any():
+            spans = (e[known], np.minimum(e, 100 - v)[known])
+            ax.errorbar(x[known], v[known], yerr=spans, fmt="none", ecolor="#222222", elinewidth=0.9, capsize=2)
+        for place, value, error in bars[label] if len(labels) <= 8 else ():
+            height = min(value + error, 100) + 0.008 * top
+            ax.text(place, height, f"{value:.1f}", ha="center", va="bottom", fontsize=6.5, clip_on=True)
     for j, column in enumerate(columns):
         if classes.get(column) == 0:
             ax.text(j, 1.5, "no classes", ha="center", va="bottom", color="#555555", style="italic")
-    names = {g: f"{g.capitalize()}\n({_plural(classes.get(g, 0), 'class', 'classes')})" for g in GROUPS}
+    names = {g: f"{g.capitalize()}\n({(n := classes.get(g, 0))} class{'' if n == 1 else 'es'})" for g in GROUPS}
     ax.set_xticks(range(len(columns)), ["All\n(balanced)" if c == "all" else names[c] for c in columns])
     ax.set_xlim(-0.55, len(columns) - 0.45)
-    ax.set_ylim(0, min(100 * top * 1.12 + 1, 104))
+    ax.set_ylim(0, min(top * 1.12 + 1, 104))
     ax.set_ylabel("test accuracy (%), mean over classes")
     ax.grid(axis="x", visible=False)
     ax.set_title(title)
@@ -160,9 +129,7 @@ def group_accuracy(
 
 
 @styled
-def margin_distributions(
-    curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Mapping[str, Style] | None = None
-) -> Figure:
+def margin_distributions(curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Looks = None) -> Figure:
     """Figure 3: density of the logit margin γ(x, y) = f_y(x) − max f_y'(x), one panel a label (the outer key).
 
     A label with fewer than ten samples has no density worth the name: its samples are drawn one by one.
@@ -174,36 +141,24 @@ def margin_distributions(
 
 
 @styled
-def dmax_distributions(curves: Mapping[str, Curves], *, title: str = "", looks: Any = None) -> Figure:
+def dmax_distributions(curves: Mapping[str, Curves], *, title: str = "", looks: Looks = None) -> Figure:
     """Figure 4: density of the largest distance to a sample of the same class, over the largest norm; training data."""
     return _densities(curves, "d_max(x) / max ‖Φ‖, training samples", looks, title, low=0.0)
 
 
 @styled
-def margin_cdfs(
-    curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Mapping[str, Style] | None = None
-) -> Figure:
+def margin_cdfs(curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Looks = None) -> Figure:
     """Figure 6: cumulative distribution of the margins; at 0 it is the share of samples misclassified."""
     figure, axes = make_panels(len(curves), height=2.9, sharey=True)
     for ax, (panel, rows) in zip(axes, curves.items()):
         for label, look in style.of(rows, looks).items():
             values = np.asarray(rows[label]["quantiles"], dtype=float)
-            ax.plot(
-                values,
-                np.linspace(0, 1, values.size),
-                color=look.color,
-                linestyle=look.line,
-                label=label,
-                linewidth=1.6,
-            )
+            look.plot(ax, values, np.linspace(0, 1, values.size), label=label, linewidth=1.6)
         ax.axvline(0, color="#222222", linewidth=0.8, linestyle=":")
         name_panel(ax, panel)
         ax.set_xlabel(_margin_axis(split))
         ax.set_ylim(0, 1)
-    axes[0].set_ylabel("share of samples below")
-    figure.suptitle(title, fontsize=10)
-    add_legend(figure, axes[0], _all_labels(curves))
-    return figure
+    return finish(figure, axes, title, "share of samples below", _all_labels(curves))
 
 
 @styled
@@ -243,7 +198,7 @@ def sensitivity(
     *,
     baselines: Mapping[str, float] | None = None,
     title: str = "",
-    looks: Mapping[str, Style] | None = None,
+    looks: Looks = None,
     color: str = style.COLOURS["elm"],
 ) -> Figure:
     """Figure 7: balanced accuracy (0…1) against a knob.
@@ -265,20 +220,110 @@ def sensitivity(
         for label, look in style.of(baselines or {}, looks).items():
             height = 100 * (baselines or {})[label]
             ax.axhline(height, color=look.color, linestyle="--", linewidth=1.2, label=label)
-    axes[0].set_ylabel("balanced test accuracy (%)")
-    figure.suptitle(title, fontsize=10)
-    if baselines:
-        add_legend(figure, axes[0], list(baselines))
+    return finish(figure, axes, title, "balanced test accuracy (%)", list(baselines or ()))
+
+
+@styled
+def class_accuracy(
+    sizes: Sequence[int],
+    accuracy: Mapping[str, Sequence[float | None]],
+    limits: tuple[int, int],
+    *,
+    title: str = "",
+    looks: Looks = None,
+) -> Figure:
+    """Test accuracy (0…1) of every class against its training samples, one line a method, head to tail shaded.
+
+    Args:
+        sizes: training samples of each class.
+        accuracy: by method, of each class; None where a class was not tested.
+        limits: a class of at least the first number of samples is head, of fewer than the second tail.
+    """
+    figure, (ax,) = make_panels(1, width=6.4, height=3.9)
+    n = np.maximum(np.asarray(sizes, dtype=float), 0.5)  # a class without samples stands left of one with a single one
+    ax.set_xscale("log")
+    low, high = n.min() / 1.25, n.max() * 1.25
+    _shade_groups(ax, low, high, limits)
+    for label, look in style.of(accuracy, looks).items():
+        values = np.asarray([np.nan if v is None else 100 * v for v in accuracy[label]])
+        order = np.lexsort((np.arange(n.size), n))
+        order = order[~np.isnan(values[order])]
+        x, y = n[order], values[order]
+        if order.size > FEW_CLASSES:
+            ax.scatter(x, y, s=7, color=look.color, alpha=0.28, linewidths=0)
+            width = max(order.size // 8, 3)
+            weights = np.ones(width) / width
+            x, y = np.exp(np.convolve(np.log(x), weights, "valid")), np.convolve(y, weights, "valid")
+            look.plot(ax, x, y, linewidth=2, label=label)
+        else:
+            look.plot(ax, x, y, marker=look.marker, markersize=4.5, linewidth=1.6, label=label)
+    ax.set_xlim(high, low)  # the tail on the right, where one looks for it
+    ax.set_ylim(-3, 103)
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel("training samples of the class (logarithmic)")
+    ax.set_ylabel("test accuracy of the class (%)")
+    ax.set_title(title, pad=14)
+    add_legend(figure, ax, list(accuracy))
     return figure
+
+
+@styled
+def tradeoff(
+    curves: Mapping[str, Mapping[str, Sequence[float]]], part: str, *, title: str = "", looks: Looks = None
+) -> Figure:
+    """Accuracy (0…1) of ``part`` against the head's as logits are adjusted; a mark at τ = 0.
+
+    Args:
+        curves: by method: ``{"tau", "head", part}`` in ascending order of τ.
+    """
+    figure, (ax,) = make_panels(1, width=5.6, height=3.9)
+    for label, look in style.of(curves, looks).items():
+        rows = curves[label]
+        head, other = 100 * np.asarray(rows["head"], dtype=float), 100 * np.asarray(rows[part], dtype=float)
+        trained = int(np.abs(np.asarray(rows["tau"], dtype=float)).argmin())
+        marked = {"marker": look.marker, "markevery": [trained], "markersize": 7}
+        look.plot(ax, head, other, label=label, linewidth=1.6, **marked)
+    ax.set_xlabel("test accuracy of the head (%)")
+    ax.set_ylabel(f"test accuracy of the {part} (%)")
+    ax.set_title(title)
+    add_legend(figure, ax, list(curves))
+    return figure
+
+
+@styled
+def training_curves(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], ylabel: str, *, title: str = "", looks: Looks = None
+) -> Figure:
+    """A number of the training data by epoch, one line a method, a panel for each group of classes."""
+    figure, axes = make_panels(len(panels), width=5.6 if len(panels) == 1 else None, height=3.2, sharey=True)
+    for ax, (panel, rows) in zip(axes, panels.items()):
+        for label, look in style.of(rows, looks).items():
+            values = np.asarray(rows[label], dtype=float)
+            mark = look.marker if values.size == 1 else None
+            look.plot(ax, np.arange(1, values.size + 1), values, marker=mark, label=label)
+        ax.set_xlabel("epoch")
+        ax.set_title(panel)
+    return finish(figure, axes, title, ylabel, _all_labels(panels))
+
+
+def _shade_groups(ax: Axes, low: float, high: float, limits: tuple[int, int]) -> None:
+    head, tail = limits
+    ends = {"head": (head, high), "torso": (tail, head), "tail": (low, tail)}
+    for name, (left, right) in ends.items():
+        left, right = max(left, low), min(right, high)
+        if left < right:
+            ax.axvspan(left, right, color=style.GROUP_COLOURS[name], alpha=0.08, linewidth=0)
+            # Above the axes, where no line is
+            ax.text((left * right) ** 0.5, 104, name, ha="center", fontsize=8, color="#333333", style="italic")
 
 
 def _margin_axis(split: str) -> str:
     return f"margin γ(x, y) in logits, {split} samples"
 
 
-def _densities(
-    curves: Mapping[str, Curves], xlabel: str, looks: Mapping[str, Style] | None, title: str, low: float | None = None
-) -> Figure:
+def _densities(curves: Mapping[str, Curves], xlabel: str, looks: Looks, title: str, low: float | None = None) -> Figure:
     figure, axes = make_panels(len(curves), height=2.9)
     for ax, (panel, rows) in zip(axes, curves.items()):
         looked = style.of(rows, looks)
@@ -288,15 +333,12 @@ def _densities(
         else:
             for label, look in looked.items():
                 x, y = _density(np.asarray(rows[label]["quantiles"], dtype=float), sizes[label], low)
-                ax.plot(x, y, color=look.color, linestyle=look.line, linewidth=1.6, label=label)
+                look.plot(ax, x, y, linewidth=1.6, label=label)
                 ax.fill_between(x, y, color=look.color, alpha=0.08, linewidth=0)
             ax.set_ylim(bottom=0)
         name_panel(ax, panel)
         ax.set_xlabel(xlabel)
-    axes[0].set_ylabel("density")
-    figure.suptitle(title, fontsize=10)
-    add_legend(figure, axes[0], _all_labels(curves))
-    return figure
+    return finish(figure, axes, title, "density", _all_labels(curves))
 
 
 def _strips(ax: Axes, rows: Curves, looks: Mapping[str, Style], sizes: Mapping[str, int]) -> None:
@@ -305,9 +347,7 @@ def _strips(ax: Axes, rows: Curves, looks: Mapping[str, Style], sizes: Mapping[s
         quantiles = np.asarray(rows[label]["quantiles"], dtype=float)
         places = np.linspace(0, 1, sizes[label])  # the i-th of n samples is the quantile i/(n − 1)
         values = np.interp(places, np.linspace(0, 1, quantiles.size), quantiles)
-        ax.plot(
-            values, np.full(values.size, -i), color=look.color, marker=look.marker, linestyle=look.line, label=label
-        )
+        look.plot(ax, values, np.full(values.size, -i), marker=look.marker, label=label)
     ax.set_yticks([])
     ax.set_ylim(-len(rows) + 0.4, 0.6)
     ax.text(0.99, 0.99, "one mark a sample", transform=ax.transAxes, ha="right", va="top", fontsize=7, style="italic")
@@ -333,7 +373,7 @@ def _kernel(grid: np.ndarray, centres: np.ndarray, width: float) -> np.ndarray:
     return result
 
 
-def _all_labels(curves: Mapping[str, Curves]) -> list[str]:
+def _all_labels(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(label for rows in curves.values() for label in rows))
 
 
@@ -347,7 +387,3 @@ def _knob_axis(values: Sequence[Any]) -> tuple[list[float], list[str]]:
     positive = [v for v in values if v > 0]
     zero = math.log10(min(positive)) - 1 if positive else 0.0
     return [math.log10(v) if v > 0 else zero for v in values], [f"{v:g}" for v in values]
-
-
-def _plural(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"

@@ -3,114 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
-from typing import Any, Literal
-
-from matplotlib.figure import Figure
+from typing import Any
 
 from ..counts import GROUPS
 from ..errors import InputError
 from ..runs.read import Run
 from ..runs.schema import Distribution, Epoch, GroupTraining, Points
-from . import claims, figures, overview, paper, style, tradeoff
-from .comparison import accuracy_error, partner
+from . import claims, figures, paper, style
+from .comparison import accuracy_error, mean_curve, partner
+from .document import Picture
 from .grouping import SHORT, SYMBOL, DataSet, Group, knob_text, slug
 from .style import Style
-from .table import Stat
 
 MOST_CURVES = 8
 _PANELS = ("logadj", "elm", "dro-lt", "ce")  # the paper's panels of figures 1 and 5 come first
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure that is drawn when it is printed; ``name`` is that of its files."""
-
-    name: str
-    caption: str
-    make: Callable[[], Figure]
-    place: Literal["answer", "look", "laboratory"] = "laboratory"
-
-
 def pictures(data: DataSet, looks: Mapping[str, Style]) -> list[Picture]:
     """Every figure that the runs on this data set allow: those for a first look, then the paper's in its order."""
-    return [*_first_look(data, looks), *(
-        Picture(f"figure{number}-{name}-{slug(data.title)}", f"Figure {number}. {caption}", make,
-                "look" if number == 2 else "laboratory")
-        for number, name, caption, make in _possible(data, looks)
-    )]  # fmt: skip
-
-
-def _first_look(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Picture]:
-    groups, title = shown(data), data.title
-    rest = _rest(len(data.groups) - len(groups))
-    accuracy = {
-        g.label: [g.mean(lambda run, c=c: run.summary.test.per_class[c]) for c in range(data.counts.num_classes)]  # type: ignore[misc]
-        for g in groups
-    }
-    ends = "; ".join(
-        f"{g.label} {_said(g, 'head')} % on the head, {_said(g, 'tail')} % on the tail" for g in groups[:4]
-    )
-    yield Picture(
-        f"classes-{slug(title)}",
-        f"Test accuracy of every class on {title} against its training samples, mean over seeds. {ends}.{rest}",
-        lambda: overview.class_accuracy(
-            data.first.split.counts, accuracy, (data.parts.head, data.parts.tail), title=title, looks=looks
-        ),
-        "answer",
-    )
-    part = "tail" if data.sizes["tail"] else "torso"
-    trades = {g.label: found for g in groups if (found := tradeoff.mean_curve(g, part)) is not None}
-    if trades and data.parts.stored:
-        caption = (
-            f"Accuracy of the {part} against that of the head on {title} as τ·log π is taken off the logits, mean over "
-            f"seeds; the mark is the model as trained (τ = 0). Not in the paper.{rest}"
-        )
-        yield Picture(
-            f"tradeoff-{slug(title)}",
-            caption,
-            lambda: overview.tradeoff(trades, part, title=title, looks=looks),
-            "look",
-        )
-    what, panels = _training(data, groups)
-    if panels:
-        caption = f"{what.capitalize()} of {title} by epoch, mean over seeds.{rest}"
-        yield Picture(
-            f"training-{slug(title)}",
-            caption,
-            lambda: overview.training_curves(panels, what, title=title, looks=looks),
-            "look",
-        )
-
-
-def _said(group: Group, part: str) -> str:
-    stat = group.accuracy(part)
-    return "–" if stat is None else f"{100 * stat.mean:.1f}"
-
-
-def _training(data: DataSet, groups: Sequence[Group]) -> tuple[str, dict[str, dict[str, list[float]]]]:
-    """Accuracy on the training batches by head, torso and tail where runs kept it, else the loss of the logits."""
-
-    def accuracy(part: str) -> Callable[[Epoch], float | None]:
-        return lambda row: (row.groups.get(part) or GroupTraining()).accuracy
-
-    parts = [part for part in GROUPS if data.sizes[part]]
-    panels = {part: _by_epoch(groups, accuracy(part)) for part in parts}
-    if data.parts.stored and all(panels.values()):
-        return "accuracy on training batches", panels
-    losses = _by_epoch(groups, lambda row: row.parts.get("logit", row.loss))
-    return "logit loss on the training data", {"": losses} if losses else {}
-
-
-def _by_epoch(groups: Sequence[Group], value: Callable[[Epoch], float | None]) -> dict[str, list[float]]:
-    """By label, mean over seeds of each epoch that all have."""
-    found = {}
-    for group in groups:
-        rows = [[v for row in run.metrics if (v := value(row)) is not None] for run in group.runs]
-        if curve := [fmean(values) for values in zip(*rows)]:
-            found[group.label] = curve
-    return found
+    groups = shown(data)
+    return [*_first_look(data, groups, looks), *_of_the_paper(data, groups, looks)]
 
 
 def looks_for(sets: Sequence[DataSet]) -> dict[str, Style]:
@@ -140,82 +54,107 @@ def _importance(group: Group) -> int:
     return 0 if row is not None and not row.multi_stage else 2
 
 
-def distinct_embeddings(groups: Sequence[Group]) -> tuple[list[Group], str]:
-    """The groups without those that only put a new head on an earlier one's embeddings, and a sentence that says so."""
-    kept: list[Group] = []
-    same: dict[str, list[str]] = {}
+def _first_look(data: DataSet, groups: Sequence[Group], looks: Mapping[str, Style]) -> Iterator[Picture]:
+    title, rest = data.title, _rest(len(data.groups) - len(groups))
+    how: dict[str, Any] = {"title": title, "looks": looks}
+    accuracy = {g.label: [g.class_accuracy(c) for c in range(data.counts.num_classes)] for g in groups}
+    ends = "; ".join(
+        f"{g.label} {_percent(g, 'head')} % on the head, {_percent(g, 'tail')} % on the tail" for g in groups[:4]
+    )
+    caption = f"Test accuracy of every class on {title} against its training samples, mean over seeds. {ends}.{rest}"
+    limits = (data.parts.head, data.parts.tail)
+    make = partial(figures.class_accuracy, data.first.split.counts, accuracy, limits, **how)
+    yield Picture(f"classes-{data.slug}", caption, make, "answer")
+    part = "tail" if data.sizes["tail"] else "torso"
+    trades = {g.label: found for g in groups if (found := mean_curve(g, part)) is not None}
+    if trades and data.parts.stored:
+        caption = (
+            f"Accuracy of the {part} against that of the head on {title} as τ·log π is taken off the logits, mean over "
+            f"seeds; the mark is the model as trained (τ = 0). Not in the paper.{rest}"
+        )
+        yield Picture(f"tradeoff-{data.slug}", caption, partial(figures.tradeoff, trades, part, **how), "look")
+    what, panels = _training(data, groups)
+    if panels:
+        caption = f"{what.capitalize()} of {title} by epoch, mean over seeds.{rest}"
+        yield Picture(f"training-{data.slug}", caption, partial(figures.training_curves, panels, what, **how), "look")
+
+
+def _percent(group: Group, part: str) -> str:
+    stat = group.accuracy(part)
+    return "–" if stat is None else f"{100 * stat.mean:.1f}"
+
+
+def _training(data: DataSet, groups: Sequence[Group]) -> tuple[str, dict[str, dict[str, list[float]]]]:
+    """Accuracy on the training batches by head, torso and tail where runs kept it, else the loss of the logits."""
+
+    def accuracy(part: str) -> Callable[[Epoch], float | None]:
+        return lambda row: (row.groups.get(part) or GroupTraining()).accuracy
+
+    panels = {part: _by_epoch(groups, accuracy(part)) for part in GROUPS if data.sizes[part]}
+    if data.parts.stored and all(panels.values()):
+        return "accuracy on training batches", panels
+    losses = _by_epoch(groups, lambda row: row.parts.get("logit", row.loss))
+    return "logit loss on the training data", {"": losses} if losses else {}
+
+
+def _by_epoch(groups: Sequence[Group], value: Callable[[Epoch], float | None]) -> dict[str, list[float]]:
+    """By label, mean over seeds of each epoch that all have."""
+    found = {}
     for group in groups:
-        mine = group.first.diagnostics.dmax.train
-        twin = next((g for g in kept if mine and g.first.diagnostics.dmax.train == mine), None)
-        if twin is None:
-            kept.append(group)
-        else:
-            same.setdefault(twin.label, []).append(group.label)
-    return kept, "".join(f" {', '.join(labels)}: the embeddings of {label}." for label, labels in same.items())
+        rows = [[v for row in run.metrics if (v := value(row)) is not None] for run in group.runs]
+        if curve := [fmean(values) for values in zip(*rows)]:
+            found[group.label] = curve
+    return found
 
 
-Possible = tuple[int, str, str, Callable[[], Figure]]
+def _of_the_paper(data: DataSet, groups: Sequence[Group], looks: Mapping[str, Style]) -> Iterator[Picture]:
+    title, rest = data.title, _rest(len(data.groups) - len(groups))
+    seed = " (first seed of each)" if any(len(g.runs) > 1 for g in groups) else ""
+    how: dict[str, Any] = {"title": title, "looks": looks}
 
+    def figure(number: int, name: str, caption: str, make: Callable[..., Any], *args: Any, **options: Any) -> Picture:
+        stem, caption = f"figure{number}-{name}-{data.slug}", f"Figure {number}. {caption}"
+        return Picture(stem, caption, partial(make, *args, **options), "look" if number == 2 else "laboratory")
 
-def _possible(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
-    groups = shown(data)
-    rest = _rest(len(data.groups) - len(groups))
-    title, seed = data.title, _seed_note(groups)
     planar = _points(groups, lambda run: run.diagnostics.embeddings2d.get("train"))
     if planar:
         inputs = _moons(data)
-        first = "Training data and " if inputs else ""
-        names = data.first.class_names
-        more = _rest(len(data.groups) - len(planar))
-        caption = f"{first}two-dimensional training embeddings of each method on {title}{seed}.{more}"
-        yield 1, "embeddings", caption, lambda: figures.two_moons(inputs, planar, names)
-    accuracy = {g.label: {"all": g.balanced.mean, **{part: _mean(g.accuracy(part)) for part in GROUPS}} for g in groups}
+        what = f"{'Training data and ' if inputs else ''}two-dimensional training embeddings of each method"
+        caption = f"{what} on {title}{seed}.{_rest(len(data.groups) - len(planar))}"
+        yield figure(1, "embeddings", caption, figures.two_moons, inputs, planar, data.first.class_names)
+    accuracy = {g.label: {part: g.mean(_accuracy(g, part)) for part in ("all", *GROUPS)} for g in groups}
     spread = {g.label: {"all": accuracy_error(g), **{part: accuracy_error(g, part) for part in GROUPS}} for g in groups}
     what = "test samples and seeds" if any(len(g.runs) > 1 for g in groups) else "test samples"
     caption = f"Test accuracy on {title} by head, torso and tail; whiskers are 95 % intervals over {what}.{rest}"
-    yield (
-        2,
-        "groups",
-        caption,
-        lambda: figures.group_accuracy(accuracy, data.sizes, whiskers=spread, title=title, looks=looks),
-    )
+    yield figure(2, "groups", caption, figures.group_accuracy, accuracy, data.sizes, whiskers=spread, **how)
     margins = {split: _curves(data, groups, _margins_of(split)) for split in ("test", "train")}
+    margins = {split: curves for split, curves in margins.items() if curves}
     for split, curves in margins.items():
-        if curves:
-            caption = (
-                f"Logit margins on {title} for {_labels(curves)}, {split} samples{seed}; left of 0 is wrong.{rest}"
-            )
-            yield (
-                3,
-                f"margins-{split}",
-                caption,
-                lambda split=split, curves=curves: figures.margin_distributions(  # type: ignore[misc]
-                    curves, split=split, title=title, looks=looks
-                ),
-            )
+        caption = f"Logit margins on {title} for {_labels(curves)}, {split} samples{seed}; left of 0 is wrong.{rest}"
+        yield figure(3, f"margins-{split}", caption, figures.margin_distributions, curves, split=split, **how)
     apart, same = distinct_embeddings(groups)
     distances = _curves(data, apart, lambda run: run.diagnostics.dmax.train)
     if distances:
-        what = f"Largest distance within the class on {title} for {_labels(distances)}"
-        caption = f"{what}, training samples{seed}.{same}{rest}"
-        yield 4, "dmax", caption, lambda: figures.dmax_distributions(distances, title=title, looks=looks)
+        caption = f"Largest distance within the class on {title} for {_labels(distances)}, training samples{seed}."
+        yield figure(4, "dmax", f"{caption}{same}{rest}", figures.dmax_distributions, distances, **how)
     maps = _points(apart, lambda run: run.diagnostics.tsne)
     if maps:
         more = _rest(len(data.groups) - len(groups) + len(apart) - len(maps))
         caption = f"t-SNE of training embeddings of up to five classes a group on {title}{seed}.{same}{more}"
-        yield 5, "tsne", caption, lambda: figures.tsne(maps, data.class_group, title=title)
+        yield figure(5, "tsne", caption, figures.tsne, maps, data.class_group, title=title)
     for split, curves in margins.items():
-        if curves:
-            caption = f"Cumulative distribution of the logit margins on {title}, {split} samples{seed}.{rest}"
-            yield (
-                6,
-                f"margin-cdfs-{split}",
-                caption,
-                lambda split=split, curves=curves: figures.margin_cdfs(  # type: ignore[misc]
-                    curves, split=split, title=title, looks=looks
-                ),
-            )
-    yield from _sensitivity(data, looks)
+        caption = f"Cumulative distribution of the logit margins on {title}, {split} samples{seed}.{rest}"
+        yield figure(6, f"margin-cdfs-{split}", caption, figures.margin_cdfs, curves, split=split, **how)
+    for method, panels, baselines in _sweeps(data):
+        name = SHORT.get(method, method)
+        caption = f"Balanced test accuracy of {name} on {title} against {' and '.join(panels)}, all else equal."
+        options = {"title": f"{name} on {title}", "looks": looks, "color": style.styles({name: method})[name].color}
+        stem = f"sensitivity-{slug(method)}"
+        yield figure(7, stem, caption, figures.sensitivity, panels, baselines=baselines, **options)
+
+
+def _accuracy(group: Group, part: str) -> Callable[[Run], float | None]:
+    return lambda run: run.balanced if part == "all" else group.parts.accuracy(run, part)
 
 
 def _rest(left_out: int) -> str:
@@ -231,15 +170,21 @@ def _labels(panels: Mapping[str, Any]) -> str:
     return words.get(len(panels), f"{len(panels)} labels")
 
 
-def _seed_note(groups: Sequence[Group]) -> str:
-    return " (first seed of each)" if any(len(g.runs) > 1 for g in groups) else ""
+def distinct_embeddings(groups: Sequence[Group]) -> tuple[list[Group], str]:
+    """The groups without those that only put a new head on an earlier one's embeddings, and a sentence that says so."""
+    kept: list[Group] = []
+    same: dict[str, list[str]] = {}
+    for group in groups:
+        mine = group.first.diagnostics.dmax.train
+        twin = next((g for g in kept if mine and g.first.diagnostics.dmax.train == mine), None)
+        if twin is None:
+            kept.append(group)
+        else:
+            same.setdefault(twin.label, []).append(group.label)
+    return kept, "".join(f" {', '.join(labels)}: the embeddings of {label}." for label, labels in same.items())
 
 
-def _mean(stat: Stat | None) -> float | None:
-    return None if stat is None else stat.mean
-
-
-def _margins_of(split: str) -> Callable[[Run], dict[str, Distribution] | None]:
+def _margins_of(split: str) -> Callable[[Run], Mapping[str, Distribution] | None]:
     return lambda run: run.diagnostics.margins.get(split)
 
 
@@ -256,14 +201,10 @@ def _curves(
                 size = sum(kept.counts) if kept.counts else len(kept.quantiles)
                 rows[group.label] = {"quantiles": kept.quantiles, "n": size}
         if rows:
-            panels[_panel_title(data, label)] = rows
+            name = data.first.class_names[label]
+            named = f"label {label}" if name == str(label) else f"label {label}, {name}"
+            panels[f"{named} ({data.class_group[label]}, n = {int(data.counts.n[label])})"] = rows
     return panels
-
-
-def _panel_title(data: DataSet, label: int) -> str:
-    name = data.first.class_names[label]
-    named = f"label {label}" if name == str(label) else f"label {label}, {name}"
-    return f"{named} ({data.class_group[label]}, n = {int(data.counts.n[label])})"
 
 
 def _points(groups: Sequence[Group], found: Callable[[Run], Points | None]) -> dict[str, dict[str, Sequence[float]]]:
@@ -287,11 +228,11 @@ def _moons(data: DataSet) -> dict[str, list[float]] | None:
     if made.fingerprint != data.first.fingerprint:
         return None
     inputs: Any = made.train.inputs
-    labels = made.train.labels
-    return {"x": inputs[:, 0].tolist(), "y": inputs[:, 1].tolist(), "labels": labels.tolist()}
+    return {"x": inputs[:, 0].tolist(), "y": inputs[:, 1].tolist(), "labels": made.train.labels.tolist()}
 
 
-def _sensitivity(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible]:
+def _sweeps(data: DataSet) -> Iterator[tuple[str, dict[str, dict[str, Any]], dict[str, float]]]:
+    """By method: accuracies against each knob that was swept, and those of CE and LogAdj under the same settings."""
     found: dict[str, list[claims.Sweep]] = {}
     for sweep in claims.sweeps(data):
         found.setdefault(sweep.method, []).append(sweep)
@@ -304,20 +245,5 @@ def _sensitivity(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Possible
                 "accuracy": [g.balanced.mean for g in sweep.groups],
                 "std": [g.balanced.std for g in sweep.groups],
             }
-        base = {
-            g.label: g.balanced.mean
-            for name in ("ce", "logadj")
-            if name != method and (g := partner(sweeps[0].groups[0], data.plain(name))) is not None
-        }
-        name = SHORT.get(method, method)
-        knobs = " and ".join(panels)
-        caption = f"Balanced test accuracy of {name} on {data.title} against {knobs}, all else equal."
-        colour = style.styles({name: method})[name].color
-        yield (
-            7,
-            f"sensitivity-{slug(method)}",
-            caption,
-            lambda p=panels, b=base, n=name, c=colour: figures.sensitivity(  # type: ignore[misc]
-                p, baselines=b, title=f"{n} on {data.title}", looks=looks, color=c
-            ),
-        )
+        plain = (partner(sweeps[0].groups[0], data.plain(name)) for name in ("ce", "logadj") if name != method)
+        yield method, panels, {group.label: group.balanced.mean for group in plain if group is not None}

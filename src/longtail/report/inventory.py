@@ -10,7 +10,7 @@ from ..counts import ClassCounts
 from ..runs.identity import circumstances, data_identity
 from ..runs.read import Run, Skipped
 from . import paper
-from .grouping import DataSet, Group, knob_text, slug
+from .grouping import DataSet, Group, knob_text
 from .table import Cell, Column, Table
 
 Each = tuple[DataSet, Group, Run]
@@ -86,7 +86,7 @@ def _lengths(sets: list[DataSet]) -> Table | None:
         "is the same, warm-up and milestones in proportion; a different precision comes on top of the length."
     )
     title = sets[0].title
-    return Table(f"lengths-{slug(title)}", f"{title} by length of training", columns, rows, note)
+    return Table(f"lengths-{sets[0].slug}", f"{title} by length of training", columns, rows, note)
 
 
 def runs(sets: Sequence[DataSet], skipped: Sequence[Skipped]) -> Table:

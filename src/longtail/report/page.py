@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import re
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -18,15 +21,15 @@ from markupsafe import Markup
 from .._version import __version__
 from ..errors import InputError, RunError
 from ..runs.read import Found, find
-from . import claims, figures, gallery, inventory, markdown, mistakes, paper, results, tables
-from .answer import answer
-from .document import Command, Item, Report, Section, Warned
-from .gallery import Picture
-from .grouping import DataSet, datasets, slug
-from .mistakes import Mistakes
+from . import claims, figures, gallery, inventory, paper, tables
+from .answer import answer, mistakes, worst
+from .document import Command, Item, Mistakes, Picture, Report, Section, Warned, markdown
+from .grouping import DataSet, datasets
 from .table import Table, raw, text
 
 TITLE = "Long-tail report"
+_TABLE = re.compile(r"(<!-- table:([\w.-]+)(?: (\{.*?\}))? -->\n).*?(<!-- /table -->)", re.S)
+_FIGURE = re.compile(r"\(figures/([\w.-]+)\.png\)")
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
@@ -70,18 +73,18 @@ def _lead(found: Found, sets: Sequence[DataSet]) -> str:
 
 def _data_section(data: DataSet, pictures: Sequence[Picture], paper_claims: bool) -> Section:
     """First the answer, then what one looks at, then the laboratory."""
-    name, found = slug(data.title), answer(data)
+    name, found = data.slug, answer(data)
     first, look, lab = ([p for p in pictures if p.place == place] for place in ("answer", "look", "laboratory"))
     bars = [p for p in look if p.name.startswith("figure2")]
     warned = [Warned(found.warning)] if found.warning else []
     items: list[Item | Section] = [Section(f"answer-{name}", data.title, [*found.sentences, *warned, *first], "answer")]
-    result = results.results(data)
+    result = tables.results(data)
     items.append(_section("head-tail", name, "Head, torso and tail", [*bars, result, *_facts(data)]))
     items += [_section(p.name.split("-")[0], name, _HEADINGS[p.name.split("-")[0]], [p]) for p in look if p not in bars]
-    worst = mistakes.table(data, found.best)
-    if worst is not None:
-        shown: list[Item] = [worst, mistakes.pictures(data, found.best, found.run)]
-        items.append(Section(f"section-{worst.slug}", worst.title, shown))
+    failing = worst(data, found.best)
+    if failing is not None:
+        shown: list[Item] = [failing, mistakes(data, found.best, found.run)]
+        items.append(Section(f"section-{failing.slug}", failing.title, shown))
     if found.commands:
         items.append(_section("next", name, "What next", [Command(command) for command in found.commands]))
     inner: list[Item | Section] = [
@@ -143,7 +146,7 @@ def write(report: Report, out: str | Path) -> Path:
         for table in report.tables:
             table.write(out / "tables")
         images = {picture.name: _draw(picture, out / "figures") for picture in report.pictures}
-        (out / "report.md").write_text(markdown.text(report, TITLE), encoding="utf-8")
+        (out / "report.md").write_text(markdown(report, TITLE), encoding="utf-8")
         index.write_text(html(report, images), encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write the report to {out}: {error.strerror or error}") from error
@@ -213,3 +216,34 @@ def in_a_terminal(section: Section, alone: bool) -> Iterator[str]:
     for item in section.walk():
         if isinstance(item, Table) and not item.slug.startswith(skipped):
             yield f"{item.title}\n\n{item.plain()}"
+
+
+def refresh(page: str, report: Report) -> str:
+    """A page's text with every table between ``<!-- table:SLUG -->`` and ``<!-- /table -->`` as the report has it.
+
+    ``<!-- table:SLUG {"columns": […], "rows": […]} -->`` takes some columns and some rows only.
+    """
+    known = {table.slug: table for table in report.tables}
+
+    def replaced(found: re.Match[str]) -> str:
+        table = known.get(found[2])
+        if table is None:
+            raise InputError(f"the page asks for the table {found[2]!r}, which these runs do not give")
+        part = table.pick(**json.loads(found[3])) if found[3] else table
+        return f"{found[1]}{part.markdown().strip()}\n{found[4]}"
+
+    return _TABLE.sub(replaced, page)
+
+
+def update(page: Path, report: Report, figures: Path) -> None:
+    """Bring a page's tables, and the figures that it shows from ``figures/`` beside it, up to date."""
+    try:
+        content = refresh(page.read_text(encoding="utf-8"), report)
+        known = {picture.name for picture in report.pictures}
+        for name in dict.fromkeys(_FIGURE.findall(content)):
+            if name in known:
+                (page.parent / "figures").mkdir(exist_ok=True)
+                shutil.copyfile(figures / f"{name}.png", page.parent / "figures" / f"{name}.png")
+        page.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot update {page}: {error.strerror or error}") from error

@@ -13,8 +13,10 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 TITLE = "ELM: Embedding and Logit Margins for Long-Tail Learning (Jitkrittum, Menon, Rawat, Kumar)"
 TRIALS = 3
@@ -166,3 +168,35 @@ def number(method: str, data: str) -> Number | None:
 def same_data(data: str, counts: Sequence[int]) -> bool:
     """Whether a data set of this name and these training counts is the one which the paper's numbers are about."""
     return SIZES.get(data) == (len(counts), sum(counts))
+
+
+def departures(data: str, model: str, epochs: int | None, recipe: Mapping[str, Any]) -> list[str]:
+    """In what a run departs from Table 3; warm-up and milestones in proportion to the epochs are the paper's.
+
+    >>> departures("cifar10-lt", "resnet32", 64, {"lr": 0.4, "milestones": [24, 48, 56]})
+    ['epochs 64 (paper: 256)']
+    """
+    printed = TABLE3[data]
+    scale = (epochs or printed.epochs) / printed.epochs
+    pairs: dict[str, tuple[Any, Any]] = {
+        "epochs": (epochs, printed.epochs),
+        "model": (model or None, printed.model),
+        "batch size": (recipe.get("batch_size"), printed.batch_size),
+        "learning rate": (recipe.get("lr"), printed.lr),
+        "weight decay": (recipe.get("weight_decay"), printed.weight_decay),
+        "schedule": (recipe.get("schedule"), "step" if printed.milestones else "cosine"),
+        "epochs of warm-up": (recipe.get("warmup_epochs"), (printed.warmup or 0) * scale),
+        "milestones": (recipe.get("milestones"), [m * scale for m in printed.milestones]),
+        "augmentation": (None if recipe.get("augment") == "auto" else recipe.get("augment"), "crop and flip"),
+        "average of weights": (recipe.get("ema"), "none"),
+    }
+    known = {what: pair for what, pair in pairs.items() if pair[0] is not None and not _same(*pair)}
+    return [f"{what} {ours} (paper: {theirs})" for what, (ours, theirs) in known.items()]
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    """Equal up to the rounding of lengths that were scaled."""
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+    both = isinstance(ours, (int, float)) and isinstance(theirs, (int, float))
+    return math.isclose(ours, theirs, rel_tol=1e-6) if both else ours == theirs

@@ -48,6 +48,9 @@ class Style:
     marker: str = "o"
     hatch: str = ""
 
+    def plot(self, ax: Axes, x: np.ndarray, y: np.ndarray, **more: Any) -> None:
+        ax.plot(x, y, color=self.color, linestyle=self.line, **more)
+
 
 def styles(methods: Mapping[str, str]) -> dict[str, Style]:
     """One style a label, given the method behind each label; the first label of a method gets its plain look.
@@ -138,6 +141,15 @@ def add_legend(figure: Figure, ax: Axes, labels: Sequence[str]) -> None:
     rows = math.ceil(len(labels) / columns)
     figure.set_figheight(figure.get_figheight() + 0.19 * max(rows - 1, 0))  # a long legend must not squeeze the panels
     figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8.5)
+
+
+def finish(figure: Figure, axes: Sequence[Axes], title: str, ylabel: str, labels: Sequence[str]) -> Figure:
+    """A figure of several panels with its title, the name of the first panel's axis, and a legend of the labels."""
+    axes[0].set_ylabel(ylabel)
+    figure.suptitle(title, fontsize=10)
+    if labels:
+        add_legend(figure, axes[0], labels)
+    return figure
 
 
 def name_panel(ax: Axes, title: str) -> None:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any
 
 from ..counts import GROUPS
 from ..runs.read import Run
-from ..runs.schema import Accuracy, Adjusted, Diagnostics
-from . import tradeoff
-from .comparison import accuracy_difference, typical_spread
-from .grouping import DataSet, Group, knob_text, slug
-from .table import Cell, Column, Percent, Stat, Table
+from ..runs.schema import Accuracy, Adjusted, Diagnostics, GroupAccuracy
+from . import paper
+from .comparison import accuracy_difference, at_head, reference_head, typical_spread
+from .grouping import DataSet, Group, knob_text
+from .table import Cell, Column, Percent, Row, Stat, Table
 
 METHOD: Column[Group] = Column("Method", lambda group: group.label)
 SEEDS: Column[Group] = Column("Seeds", lambda group: len(group.runs))
+
+
+def table_of(
+    data: DataSet, kind: str, title: str, things: Iterable[Row], columns: Sequence[Column[Row]], note: str = ""
+) -> Table | None:
+    """One row a thing; None without any."""
+    things = list(things)
+    return Table.of(f"{kind}-{data.slug}", title, things, columns, note) if things else None
 
 
 def by_group(
@@ -29,6 +37,76 @@ def by_group(
         return Column(title(part), lambda group: value(group, part) if data.sizes[part] else "no classes")
 
     return [column(part) for part in GROUPS]
+
+
+def results(data: DataSet) -> Table:
+    """Our accuracies next to the paper's: one row a configuration, the paper's rows that were not run included."""
+    published = paper.same_data(data.name, data.counts.n.tolist())
+
+    def theirs(group: Group) -> paper.Number | None:
+        return paper.number(group.method, data.name) if published and not group.changed else None
+
+    def difference(group: Group) -> str | None:
+        printed = theirs(group)
+        return None if printed is None else f"{100 * group.balanced.mean - printed.value:+.2f}"
+
+    columns = [
+        METHOD,
+        Column("Balanced accuracy", lambda group: group.balanced),
+        *by_group(data, lambda group, part: group.accuracy(part)),
+        SEEDS,
+        Column("Epochs", lambda group: group.first.epochs),
+    ]
+    columns += [Column("Paper", theirs), Column("Ours − paper", difference)] if published else []
+    note = " ".join(_results_note(data, published))
+    table = Table.of(f"results-{data.slug}", f"Results on {data.title}", data.groups, columns, note)
+    plain = {group.method for group in data.groups if not group.changed}
+    not_run = [row for row in paper.TABLE2 if published and row.method not in plain]
+    table.rows.extend([row.title, *["not run"] * 4, 0, None, row.numbers[data.name], None] for row in not_run)
+    return table
+
+
+def _results_note(data: DataSet, published: bool) -> list[str]:
+    said = [
+        "Test accuracy in per cent, mean over classes; ± is the standard deviation over seeds, if there are several."
+    ]
+    longer: dict[int, list[str]] = {}  # epochs are those asked for, which is the first stage
+    for group in data.groups:
+        trained = max((row.epoch for row in group.first.metrics if row.epoch is not None), default=0)
+        if group.first.epochs is not None and trained > group.first.epochs:
+            longer.setdefault(trained, []).append(group.label)
+    if longer:
+        totals = "; ".join(f"{', '.join(labels)}: {trained}" for trained, labels in sorted(longer.items()))
+        said.append(f"Epochs are those of the first stage; with the later ones trained in all: {totals}.")
+    resumed = [(group, run) for group in data.groups for run in group.runs if run.environment.resumed]
+    if resumed:
+        names = [f"{group.label}{'' if run.seed is None else f' (seed {run.seed})'}" for group, run in resumed]
+        said.append(f"Interrupted and resumed from a checkpoint, not restarted: {', '.join(names)}.")
+    if published:
+        marks = {row.numbers[data.name].mark for row in paper.TABLE2}
+        said.append(f"Paper: mean over {paper.TRIALS} trials; “multi-stage” rows are the faded ones of its Table 2.")
+        said += [f"{mark} the paper quotes {source}." for mark, source in paper.MARKS.items() if mark in marks]
+        return said + deviations(data)
+    if data.name in paper.DATASETS:
+        return [*said, "The paper's numbers are not shown: these training counts are not those of its data set."]
+    return [*said, "The paper has no numbers for this data set."]
+
+
+def deviations(data: DataSet) -> list[str]:
+    """How the runs depart from the paper's Table 3: a sentence for each set of configurations that do so together."""
+    found: dict[str, list[str]] = {}
+    for group in data.groups:
+        run = group.first
+        for what in paper.departures(data.name, run.model, run.epochs, run.recipe):
+            found.setdefault(what, []).append(group.label)
+    by_labels: dict[tuple[str, ...], list[str]] = {}
+    for what, labels in found.items():
+        by_labels.setdefault(tuple(labels), []).append(what)
+    return [
+        f"Not the paper's recipe{'' if len(labels) == len(data.groups) else ' for ' + ', '.join(labels)}: "
+        f"{', '.join(whats)}."
+        for labels, whats in by_labels.items()
+    ]
 
 
 def breakdown(data: DataSet) -> Table:
@@ -58,7 +136,7 @@ def breakdown(data: DataSet) -> Table:
     ]
     note = "In per cent. ECE: expected calibration error. The interval is over test samples (bootstrap)."
     title = "Breakdown by head, torso and tail"
-    return Table.of(f"groups-{slug(data.title)}", title, data.groups, columns, f"{note} {noise(data)}")
+    return Table.of(f"groups-{data.slug}", title, data.groups, columns, f"{note} {noise(data)}")
 
 
 def noise(data: DataSet) -> str:
@@ -84,39 +162,45 @@ def noise(data: DataSet) -> str:
     return f"{said}: with {most} seeds each, two methods can be told apart if they are about {apart:.1f} points apart."
 
 
+def class_columns(data: DataSet) -> list[Column[int]]:
+    return [
+        Column("Class", lambda c: data.first.class_names[c]),
+        Column("Training samples", lambda c: data.first.split.counts[c]),
+        Column("Group", lambda c: data.class_group[c]),
+    ]
+
+
 def per_class(data: DataSet) -> Table:
     """One row a class: training samples, group, accuracy of every configuration (mean over seeds)."""
 
     def accuracy(group: Group) -> Column[int]:
         def cell(c: int) -> Cell:
-            stat = group.stat(lambda run: run.summary.test.per_class[c])
-            return None if stat is None else Percent(stat.mean)
+            mean = group.class_accuracy(c)
+            return None if mean is None else Percent(mean)
 
         return Column(group.label, cell)
 
-    columns: list[Column[int]] = [
-        Column("Label", lambda c: c),
-        Column("Class", lambda c: data.first.class_names[c]),
-        Column("Training samples", lambda c: data.first.split.counts[c]),
-        Column("Group", lambda c: data.class_group[c]),
-        *map(accuracy, data.groups),
-    ]
+    label: Column[int] = Column("Label", lambda c: c)
+    columns = [label, *class_columns(data), *map(accuracy, data.groups)]
     note = "Test accuracy in per cent, mean over seeds. Click a heading to sort by it, again to reverse."
-    return Table.of(f"per-class-{slug(data.title)}", "Every class", range(data.counts.num_classes), columns, note)
+    return Table.of(f"per-class-{data.slug}", "Every class", range(data.counts.num_classes), columns, note)
+
+
+def taken_for(group: Group) -> Counter[tuple[int, int]]:
+    """How many test samples of a class were taken for another, over all seeds."""
+    taken: Counter[tuple[int, int]] = Counter()
+    for run in group.runs:
+        for label, predicted, n in run.summary.test.confusion.top:
+            taken[label, predicted] += n
+    return taken
 
 
 def confusions(data: DataSet, most: int = 5) -> Table | None:
     """What each configuration takes for what most often; None where no run kept it."""
     rows: list[tuple[Group, int, int, int]] = []
     for group in data.groups:
-        mistakes: Counter[tuple[int, int]] = Counter()
-        for run in group.runs:
-            for label, predicted, n in run.summary.test.confusion.top:
-                mistakes[label, predicted] += n
-        ranked = sorted(mistakes.items(), key=lambda item: (-item[1], item[0]))[:most]
+        ranked = sorted(taken_for(group).items(), key=lambda item: (-item[1], item[0]))[:most]
         rows += [(group, label, predicted, n) for (label, predicted), n in ranked]
-    if not rows:
-        return None
     names, groups = data.first.class_names, data.class_group
     columns: list[Column[tuple[Group, int, int, int]]] = [
         Column("Method", lambda row: row[0].label),
@@ -125,10 +209,10 @@ def confusions(data: DataSet, most: int = 5) -> Table | None:
         Column("Taken for", lambda row: names[row[2]]),
         Column("Its group", lambda row: groups[row[2]]),
         Column("Test samples", lambda row: row[3] / len(row[0].runs)),
-        Column("Of", lambda row: (row[0].first.summary.test.per_class_n or {row[1]: None})[row[1]]),
+        Column("Of", lambda row: row[0].tested(row[1])),
     ]
     note = f"The {most} commonest mistakes of each configuration; test samples are a mean over seeds."
-    return Table.of(f"confusions-{slug(data.title)}", "Commonest mistakes", rows, columns, note)
+    return table_of(data, "confusions", "Commonest mistakes", rows, columns, note)
 
 
 def by_seed(data: DataSet) -> Table | None:
@@ -152,7 +236,7 @@ def by_seed(data: DataSet) -> Table | None:
         "Test accuracy in per cent; the loss is a mean over the last epoch's training batches, to be compared within a "
         "row. Where it differs between seeds, one has trained less far than the other in the same number of epochs."
     )
-    return Table.of(f"seeds-{slug(data.title)}", "Seed by seed", several, columns, note) if several else None
+    return table_of(data, "seeds", "Seed by seed", several, columns, note)
 
 
 def adjusted(data: DataSet) -> Table | None:
@@ -162,51 +246,47 @@ def adjusted(data: DataSet) -> Table | None:
         return lambda group: group.stat(lambda run: of(run.summary.adjusted))
 
     def accuracy(part: str) -> Column[Group]:
-        return Column(
-            part.capitalize(), value(lambda found: found.groups[part].accuracy if part in found.groups else None)
-        )
+        return Column(part.capitalize(), value(lambda found: found.groups.get(part, GroupAccuracy()).accuracy))
 
     def taus(group: Group) -> str:
         return ", ".join(knob_text(run.summary.adjusted.tau) for run in group.runs)
 
-    groups = [group for group in data.groups if value(lambda found: found.balanced)(group) is not None]
-    stored = GROUPS if data.parts.stored else ()  # runs keep these by the paper's limits only
+    balanced = value(lambda found: found.balanced)
     columns = [
         METHOD,
         Column("τ by seed", taus),
         Column("As trained", lambda group: group.balanced),
-        Column("Adjusted", value(lambda found: found.balanced)),
-        *map(accuracy, stored),
-    ]  # fmt: skip
+        Column("Adjusted", balanced),
+        *(accuracy(part) for part in GROUPS if data.parts.stored),  # runs keep these by the paper's limits only
+    ]
     note = (
         "Logits less τ·log π, with the τ between -2 and 2 that is best on validation data (0 is the model as trained): "
         "how methods compare once head and tail are traded against one another alike. In per cent."
     )
-    title = "After adjusting the logits"
-    return Table.of(f"adjusted-{slug(data.title)}", title, groups, columns, note) if groups else None
+    groups = [group for group in data.groups if balanced(group) is not None]
+    return table_of(data, "adjusted", "After adjusting the logits", groups, columns, note)
 
 
 def equal_head(data: DataSet) -> Table | None:
     """Torso and tail of every configuration at one accuracy of the head; None where runs do not allow it."""
-    head = tradeoff.reference(data)
+    head = reference_head(data)
     if head is None:
         return None
 
-    def at_head(part: str) -> Column[Group]:
-        return Column(part.capitalize(), lambda group: group.stat(lambda run: tradeoff.at_head(run, head, part)))
+    def there(group: Group, part: str) -> Stat | None:
+        return group.stat(lambda run: at_head(run, head, part))
+
+    def column(part: str) -> Column[Group]:
+        return Column(part.capitalize(), lambda group: there(group, part))
 
     parts = [part for part in ("torso", "tail") if data.sizes[part]]
+    groups = [group for group in data.groups if any(there(group, part) is not None for part in parts)]
     note = (
         f"Test accuracy in per cent of logits less τ·log π, at the τ where the head's is {100 * head:.2f}, which is "
         "LogAdj's as trained: nothing is chosen, all stand at the same point between head and tail."
     )
-    title = "At equal accuracy of the head"
-    found = Table.of(f"equal-head-{slug(data.title)}", title, data.groups, [METHOD, *map(at_head, parts)], note)
-    kept = [i for i, row in enumerate(found.rows) if any(cell is not None for cell in row[1:])]
-    if not kept or not parts:
-        return None
-    rows = [[*found.rows[i], len(data.groups[i].runs)] for i in kept]
-    return Table(found.slug, title, [*found.columns, "Seeds"], rows, note)
+    columns = [METHOD, *map(column, parts), SEEDS]
+    return table_of(data, "equal-head", "At equal accuracy of the head", groups, columns, note)
 
 
 def embeddings(data: DataSet) -> Table | None:
@@ -243,7 +323,7 @@ def embeddings(data: DataSet) -> Table | None:
         "the tail's classes. Margin variance: mean over classes. NC1: within-class over between-class scatter of "
         "training embeddings (0 is full collapse)."
     )
-    made = Table.of(f"embeddings-{slug(data.title)}", "Embeddings and margins", data.groups, columns, note)
+    made = Table.of(f"embeddings-{data.slug}", "Embeddings and margins", data.groups, columns, note)
     return made.without_empty_columns()
 
 
@@ -260,24 +340,17 @@ def alive(data: DataSet) -> Table | None:
         "Share of anchors (per cent, mean over epochs) with at least one positive to be pulled to, alive in "
         "metrics.jsonl. Where it is small the embedding term is hardly felt, whatever its weight."
     )
-    title = "Anchors with a positive"
-    return Table.of(f"alive-{slug(data.title)}", title, groups, columns, note) if groups else None
+    return table_of(data, "alive", "Anchors with a positive", groups, columns, note)
 
 
 def embedding_term(data: DataSet) -> Table | None:
     """What the embedding term adds to the logit loss when it is first and last felt; None where no run has one."""
-    sizes = {group.label: found for group in data.groups if (found := _sizes(group)) is not None}
+    rows = [(group.label, *found) for group in data.groups if (found := _sizes(group)) is not None]
     what = ("logit loss", "embedding loss × weight", "share of the whole in %")
-    titles = [f"{when} epoch: {name}" for when in ("First", "Last") for name in what]
-
-    def size(i: int) -> Column[Group]:
-        return Column(titles[i], lambda group: sizes[group.label][i])
-
-    groups = [group for group in data.groups if group.label in sizes]
+    titles = ["Method", *(f"{when} epoch: {name}" for when in ("First", "Last") for name in what)]
+    columns: list[Column[Any]] = [Column(title, lambda row, i=i: row[i]) for i, title in enumerate(titles)]  # type: ignore[misc]
     note = "Means over an epoch's training batches; of a method of several stages, the epochs that have both losses."
-    columns = [METHOD, *(size(i) for i in range(len(titles)))]
-    title = "Size of the embedding term"
-    return Table.of(f"size-{slug(data.title)}", title, groups, columns, note) if groups else None
+    return table_of(data, "size", "Size of the embedding term", rows, columns, note)
 
 
 def _sizes(group: Group) -> list[float] | None:
@@ -293,17 +366,12 @@ def _sizes(group: Group) -> list[float] | None:
         if not found:
             return None  # a mean over other seeds than the row's would mislead
         sizes.append([*found[0], *found[-1]])
-    return [sum(values) / len(values) for values in zip(*sizes)]
+    return [_mean(values) or 0.0 for values in zip(*sizes)]
 
 
 def theory(data: DataSet) -> Table | None:
     """Both sides of Proposition 1, in how many classes it held and how much room was left; None without any."""
-    rows = [
-        (group, run, found)
-        for group in data.groups
-        for run in group.runs
-        if (found := run.summary.theory.proposition1).lower
-    ]
+    runs = [(group, run, run.summary.theory.proposition1) for group in data.groups for run in group.runs]
     columns: list[Column[Any]] = [
         Column("Method", lambda row: row[0].label),
         Column("Seed", lambda row: row[1].seed),
@@ -319,8 +387,8 @@ def theory(data: DataSet) -> Table | None:
         "training samples; it is a theorem, so that every class must hold. Proposition 2's bound is for an f fixed "
         "before the sample is drawn: on a trained network it is indicative only, and not part of this table."
     )
-    title = "Theory check: Proposition 1"
-    return Table.of(f"theory-{slug(data.title)}", title, rows, columns, note) if rows else None
+    rows = [row for row in runs if row[2].lower]
+    return table_of(data, "theory", "Theory check: Proposition 1", rows, columns, note)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
