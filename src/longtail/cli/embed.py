@@ -94,13 +94,14 @@ def with_backbone(job: Job) -> Job:
 def bar(what: str = "embedding") -> Iterator[Progress | None]:
     """A bar with the time left on a terminal, a line every ten seconds elsewhere; both on stderr."""
     if not sys.stderr.isatty():
-        last = time.perf_counter()
+        start = last = time.perf_counter()
 
         def line(done: int, total: int) -> None:
             nonlocal last
             if time.perf_counter() - last > 10:
                 last = time.perf_counter()
-                typer.echo(f"{what}: {done:,} of {total:,} images", err=True)
+                left = (last - start) * (total - done) / done
+                typer.echo(f"{what}: {done:,} of {total:,} images, {left:.0f} s left", err=True)
 
         yield line
         return
