@@ -7,8 +7,10 @@ import pytest
 import torch
 from sklearn.datasets import load_wine
 
+from longtail.engine import recipe as recipes
 from longtail.engine.finish import concerns
 from longtail.engine.job import Job, execute
+from longtail.errors import InputError
 from longtail.estimator import LongTailClassifier
 from longtail.export import export
 from longtail.inference import restore
@@ -61,6 +63,18 @@ def test_exported_with_its_units(wine, run, tmp_path):
     session = runtime.InferenceSession(str(export(run, "onnx", tmp_path / "wine.onnx")))
     found = session.run(None, {session.get_inputs()[0].name: x})[0]
     np.testing.assert_allclose(found, restore(run).of_features(torch.from_numpy(x)).numpy(), atol=1e-4)
+
+
+def test_embeddings_are_scaled_alike(wine, tmp_path):
+    fields = {"epochs": 1, "standardise": "alike"}
+    path = execute(Job("ce", data=str(wine[0]), out=str(tmp_path / "alike"), set_recipe=fields), say=lambda text: None)
+    layer = restore(path).model.inputs
+    x = torch.from_numpy(wine[1].astype(np.float32))
+    assert len(layer.factor.unique()) == 1
+    torch.testing.assert_close(layer(x).square().sum(1).mean(), torch.tensor(4.0), rtol=0.1, atol=0)
+    assert recipes.default_for("", "embeddings").standardise == "alike"
+    with pytest.raises(InputError, match="standardise must be True or False"):
+        recipes.get("features").set({"standardise": "likewise"})
 
 
 def test_without_standardising_somebody_says_so(wine, tmp_path):

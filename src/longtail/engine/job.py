@@ -161,7 +161,7 @@ def prepare(job: Job) -> Prepared:
     inputs = data if use is None else use.features
     model = models.build(how.model, data.num_classes, inputs.input_shape, head, how.standardise, **options)
     if how.standardise:
-        models.fit_standardise(model, inputs.train.inputs, data.train.labels)
+        models.fit_standardise(model, inputs.train.inputs, data.train.labels, alike=how.standardise == "alike")
     if use is not None and use.tuned:
         model = models.pretrained.tuned(use.backbone, model, use.part)
     precision = choose_precision(how.precision, model, device)
@@ -218,7 +218,9 @@ def _recipe(job: Job, data: Dataset, use: Use | None) -> Recipe:
     # By what was asked for, not by the data's own name: somebody's folder may be called images, features or moons
     name = job.data if use is None and job.data in names() else ""
     small = data.kind == "files" and max(data.input_shape) <= recipe.SMALL_IMAGE
-    kind = "tuned" if tuned else "images" if small else data.kind
+    kind: str = "images" if small else data.kind
+    if use is not None:
+        kind = "tuned" if tuned else "embeddings"
     chosen = recipe.default_for(name, kind) if job.recipe is None else recipe.get(job.recipe)
     changes = job.recipe_fields()
     width = data.input_shape[0] if data.kind == "features" else 0

@@ -43,7 +43,8 @@ class Recipe:
         augment: name of the loader's augmentation; ``"auto"`` is what the kind of data calls for.
         precision: ``"fp32"``, ``"bf16"``, or ``"auto"``: bf16 where the network convolves and the processor helps.
         ema: decay of an average of the weights that is evaluated instead of them, or None.
-        standardise: whether features pass a first layer that is fitted to the training data (``models.Standardise``).
+        standardise: whether features pass a first layer that is fitted to the training data (``models.Standardise``);
+            ``"alike"`` scales all of them by one factor.
         backbone_lr: of a backbone that trains, its rate as a share of ``lr``; None where there is none.
         steps_per_epoch: small data get batches small enough for so many steps an epoch (``for_samples``); 0 is no
             limit. Like the next two no part of a run, whose fields say what came of it.
@@ -69,7 +70,7 @@ class Recipe:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     ema: float | None = None
     model_options: Mapping[str, Any] = field(default_factory=dict)
-    standardise: bool = False
+    standardise: bool | Literal["alike"] = False
     backbone_lr: float | None = None
     steps_per_epoch: int = field(default=0, compare=False)
     least_steps: int = field(default=0, compare=False)
@@ -94,7 +95,8 @@ class Recipe:
             raise InputError(f"warmup_epochs must not exceed the {self.epochs} epochs, got {self.warmup_epochs:g}")
         if true_or_false("nesterov", self.nesterov) and not self.momentum:
             raise InputError("nesterov needs a momentum above 0, got 0")
-        true_or_false("standardise", self.standardise)
+        if self.standardise != "alike":
+            true_or_false("standardise", self.standardise)
         one_of("schedule", self.schedule, ("step", "cosine"))
         one_of("precision", self.precision, PRECISIONS)
         if not isinstance(self.milestones, (tuple, list)):
@@ -240,9 +242,14 @@ class Recipe:
         if self.backbone_lr is not None:
             said.append(f"The backbone's learning rate is {self.backbone_lr:g} times that of what follows it.")
         if self.standardise:
+            weighed = (
+                "all alike"
+                if self.standardise == "alike"
+                else "those that tell classes apart up to three times as much"
+            )
             said.append(
                 "Features are shifted and scaled to mean 0 and ‖x‖ ≈ 2 by a first layer of the model, fitted to the "
-                "training data, those that tell classes apart up to three times as much."
+                f"training data, {weighed}."
             )
         if self.schedule == "cosine":
             said.append("The cosine goes down to 0 at the last step, without restarts.")
@@ -318,6 +325,11 @@ _RECIPES = {
             "features", "mlp-features", epochs=20, batch_size=256, lr=0.2, warmup_epochs=1.0, weight_decay=5e-4,
             model_options={"hidden": (256,)}, standardise=True, steps_per_epoch=8, least_steps=250,
         ),
+        # Embeddings of a pretrained network: what varies more tells more, and they are many for the samples.
+        Recipe(
+            "embeddings", "mlp-features", epochs=20, batch_size=256, lr=0.2, warmup_epochs=1.0, weight_decay=5e-3,
+            model_options={"hidden": (256,)}, standardise="alike", steps_per_epoch=8, least_steps=500,
+        ),
         # A backbone that trains, with the network for features after it: few steps from good weights.
         Recipe(
             "finetune", "mlp-features", epochs=10, batch_size=32, lr=0.1, warmup_epochs=1.0, weight_decay=5e-4,
@@ -344,6 +356,7 @@ _DEFAULTS = {
     "images": "images",
     "files": "photos",
     "features": "features",
+    "embeddings": "embeddings",
     "tuned": "finetune",
 }
 

@@ -64,7 +64,7 @@ def build(
     num_classes: int,
     input_shape: Sequence[int],
     head: str = "linear",
-    standardise: bool = False,
+    standardise: bool | str = False,
     **options: Any,
 ) -> nn.Module:
     """A freshly initialised model by name.
@@ -105,17 +105,17 @@ def build(
     return resnet(name, num_classes, shape[0], head)
 
 
-def _standardised(network: MLP, standardise: bool) -> MLP:
+def _standardised(network: MLP, standardise: bool | str) -> MLP:
     if standardise:
         network.inputs = Standardise(network.in_features)
     return network
 
 
-def fit_standardise(model: nn.Module, x: Any, labels: torch.Tensor) -> None:
-    """Fit the model's ``Standardise`` layer to training features (N, K)."""
+def fit_standardise(model: nn.Module, x: Any, labels: torch.Tensor, alike: bool = False) -> None:
+    """Fit the model's ``Standardise`` layer to training features (N, K); see ``Standardise.fitted``."""
     for layer in model.modules():
         if isinstance(layer, Standardise):
-            layer.load_state_dict(Standardise.fitted(x, labels).state_dict())
+            layer.load_state_dict(Standardise.fitted(x, labels, alike=alike).state_dict())
 
 
 def _check_options(name: str, options: dict[str, Any], allowed: tuple[str, ...]) -> None:
@@ -130,7 +130,7 @@ def _from_factory(
     shape: tuple[int, ...],
     head: str,
     options: dict[str, Any],
-    standardise: bool,
+    standardise: bool | str,
 ) -> nn.Module:
     factory = plugins.load("model", name)
     given = {"num_classes": num_classes, "input_shape": shape}

@@ -38,9 +38,11 @@ class Standardise(nn.Module):
         return ((x - self.mean) * self.factor).to(x.dtype)
 
     @classmethod
-    def fitted(cls, x: Tensor, labels: Tensor, weights: Tensor | None = None) -> Standardise:
+    def fitted(cls, x: Tensor, labels: Tensor, weights: Tensor | None = None, alike: bool = False) -> Standardise:
         """Mean 0 and ‖x‖ ≈ 2, features weighed by how much of their variance lies between classes: the fourth root of
-        the ratio of between- to within-class variance, held in [0.32, 1]. ``weights`` count samples more than once."""
+        the ratio of between- to within-class variance, held in [0.32, 1]. ``weights`` count samples more than once.
+
+        ``alike`` is one factor for all: in embeddings of a network, what varies more tells more."""
         w = torch.ones(len(x), dtype=torch.float64) if weights is None else weights.double()
         n = torch.zeros(int(labels.max()) + 1, dtype=torch.float64).index_add_(0, labels, w)
         sums = torch.zeros(len(n), x.shape[1], dtype=torch.float64)
@@ -51,6 +53,8 @@ class Standardise(nn.Module):
         for rows in _blocks(x):
             total += w[rows] @ (x[rows].double() - mean).square_()
         total /= n.sum()
+        if alike:
+            return cls._of(mean, torch.full_like(mean, NORM / math.sqrt(max(float(total.sum()), 1e-300))))
         between = n @ (sums / n.clamp(min=1e-300)[:, None] - mean).square() / n.sum()
         varies = total > 1e-24 * mean.square().clamp(min=1e-300)  # times of day in seconds since 1970 do vary
         total = torch.where(varies, total, 1.0)
