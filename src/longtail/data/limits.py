@@ -56,6 +56,7 @@ def is_regular(path: Path) -> bool:
 def reason(error: Exception) -> str:
     """One line of what went wrong."""
     text = str(getattr(error, "strerror", None) or error) or type(error).__name__
+    text = text.partition(" <_io.")[0]  # Pillow names the buffer, which says nothing
     return text.splitlines()[0].rstrip(".") if text.strip() else type(error).__name__
 
 
