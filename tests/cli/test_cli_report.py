@@ -66,6 +66,9 @@ def test_report_brings_a_page_of_documentation_up_to_date(tmp_path, longtail):
     code, _, err = longtail("report", tmp_path / "runs", "--out", tmp_path / "report", "--docs", docs)
     assert (code, len(err.splitlines())) == (2, 1)
     assert "'no-such'" in err
+    docs.write_bytes(b"\xff\xfe")
+    code, _, err = longtail("report", tmp_path / "runs", "--out", tmp_path / "report", "--docs", docs)
+    assert (code, "is no Markdown page" in err) == (2, True)
 
 
 def test_a_bundle_is_read_as_the_folders_it_was_made_of(tmp_path, longtail):

@@ -94,8 +94,11 @@ def test_a_process_that_is_one_of_several_without_saying_which_is_one_sentence(d
     [
         ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}, "RANK is 2, but must be less"),
         ({"RANK": "1"}, "RANK is 1, but must be less than WORLD_SIZE, which is 1"),
-        ({"WORLD_SIZE": "many"}, "WORLD_SIZE must be a whole number, got 'many'"),
-        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE must be a whole number, got '-2'"),
+        ({"WORLD_SIZE": "many"}, "WORLD_SIZE must be a whole number of at most 1000000, got 'many'"),
+        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE must be a whole number .* got '-2'"),
+        ({"WORLD_SIZE": "9" * 5000}, "WORLD_SIZE must be a whole number"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here", "MASTER_PORT": "x"}, "MASTER_PORT must be a whole"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "here", "MASTER_PORT": "99999"}, "of at most 65535, got"),
         ({"WORLD_SIZE": "0"}, "RANK is 0, but must be less than WORLD_SIZE, which is 0"),
         ({"WORLD_SIZE": "3", "RANK": "0", "MASTER_ADDR": "here"}, "WORLD_SIZE is 3, but MASTER_PORT is not set"),
     ],

@@ -107,10 +107,12 @@ def ranks(device: torch.device) -> Iterator[Ranks]:
 
 def _place() -> tuple[int, int]:
     """This process's rank and how many there are, as torchrun puts them into the environment."""
-    said = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    most = {"RANK": 10**6, "WORLD_SIZE": 10**6, "MASTER_PORT": 65535}
+    said = {name: os.environ[name] for name in most if name in os.environ}
     for name, text in said.items():
-        if not (text.isascii() and text.isdigit()):
-            raise InputError(f"the environment's {name} must be a whole number, got {text!r}: torchrun sets it")
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most[name]):
+            limit = f"a whole number of at most {most[name]}"
+            raise InputError(f"the environment's {name} must be {limit}, got {text!r}: torchrun sets it")
     rank, world = int(said.get("RANK", "0")), int(said.get("WORLD_SIZE", "1"))
     needed = ("RANK", "MASTER_ADDR", "MASTER_PORT") if world > 1 else ()
     if missing := [name for name in needed if name not in os.environ]:

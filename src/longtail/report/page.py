@@ -139,6 +139,8 @@ def write(report: Report, out: str | Path) -> Path:
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: --out must name a folder")
     index = out / "index.html"
+    if index.exists() and not index.is_file():
+        raise InputError(f"{index} is not a regular file: use another --out")
     try:
         for folder in ("tables", "figures"):
             (out / folder).mkdir(parents=True, exist_ok=True)
@@ -245,5 +247,7 @@ def update(page: Path, report: Report, figures: Path) -> None:
                 (page.parent / "figures").mkdir(exist_ok=True)
                 shutil.copyfile(figures / f"{name}.png", page.parent / "figures" / f"{name}.png")
         page.write_text(content, encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{page} is no Markdown page: it is not text in UTF-8") from None
     except OSError as error:
         raise RunError(f"cannot update {page}: {error.strerror or error}") from error
