@@ -217,7 +217,7 @@ class Lines:
     def epoch(self, row: dict[str, Any]) -> None:
         assert self.now is not None
         where = f"epoch {row['epoch']}/{self.now.epochs} {row['stage']}"
-        rate = f"lr {row['lr']:.4g}, {row['images_per_second']:.0f} images/s"
+        rate = f"lr {row['lr']:.4g}, {row['images_per_second']:.0f} samples/s"
         print(f"{where}: {describe(row)}, {rate}, {self.clock.left(self.now)} left", file=self.file, flush=True)
 
 
@@ -253,7 +253,7 @@ class Live:
         place = f"{now.stage} {now.epoch}/{now.epochs}, step {now.step}/{now.steps}"
         bar = Table.grid(padding=(0, 1))
         bar.add_row(place, ProgressBar(1.0, now.done, width=20), f"{now.done:4.0%}, {self.clock.left(now)} left")
-        speed = f"lr {now.lr:.4g}, {row['images_per_second']:.0f} images/s"
+        speed = f"lr {now.lr:.4g}, {row['images_per_second']:.0f} samples/s"
         return Group(bar, Text(describe(row), overflow="ellipsis", no_wrap=True), Text(speed))
 
     def epoch(self, row: dict[str, Any]) -> None:
