@@ -58,6 +58,7 @@ BAD = {
     "method a number": (lambda p: edit(p, "config.json", method=5), "method must be a text"),
     "data a word": (lambda p: edit(p, "config.json", data="digits"), "data must be a mapping"),
     "uneven": (lambda p: edit(p, "summary.json", tradeoff={"tau": [0.0], "head": [1.0, 0.5]}), "unequal columns"),
+    "too good": (lambda p: edit(p, "summary.json", test={"balanced": 7.0, "per_class": [1.0] * 6}), "beyond 0 and 1"),
     "short": (lambda p: edit(p, "summary.json", test={"balanced": 0.5, "per_class": [1.0]}), "each of the 6 classes"),
 }
 

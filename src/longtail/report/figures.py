@@ -109,7 +109,7 @@ def group_accuracy(
         ax.bar(x, v, width * 0.92, color=look.color, hatch=look.hatch, edgecolor="white", linewidth=0.4, label=label)
         known = e > 0
         if known.any():
-            spans = (e[known], np.minimum(e, 100 - v)[known])
+            spans = (e[known], np.clip(100 - v, 0, e)[known])
             ax.errorbar(x[known], v[known], yerr=spans, fmt="none", ecolor="#222222", elinewidth=0.9, capsize=2)
         for place, value, error in bars[label] if len(labels) <= 8 else ():
             height = min(value + error, 100) + 0.008 * top

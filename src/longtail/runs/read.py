@@ -345,6 +345,8 @@ def _check(run: Run) -> None:
         len(test.per_class) == classes and (sizes is None or len(sizes) == classes),
         f"summary.json does not have one test accuracy for each of the {classes} classes",
     )
+    shares = [test.balanced, *test.per_class, *(group.accuracy for group in test.groups.values())]
+    need(all(v is None or 0 <= v < 1 + 1e-9 for v in shares), "summary.json has a test accuracy beyond 0 and 1")
     labels = [y for label, predicted, _ in test.confusion.top for y in (label, predicted)] + found.labels
     for points in (found.tsne, *found.embeddings2d.values()):
         if points is not None:
