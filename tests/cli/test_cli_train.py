@@ -9,9 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -174,43 +172,24 @@ def test_a_run_that_fails_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureF
     assert "not finite" in err.splitlines()[-1]
 
 
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """SIGTERM to a process of its own, SIGINT to this one."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        out = tmp_path / number.name
-        metrics = out / "metrics.jsonl"
-        command = ["train", "ce", "--data", "moons", "--epochs", "20000", "--out", str(out)]
-
-        def begun(metrics: Path = metrics) -> bool:
-            return metrics.exists() and metrics.stat().st_size > 1000
-
-        if number == signal.SIGTERM:
-            process = subprocess.Popen([*LONGTAIL, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                       env=ENVIRONMENT)  # fmt: skip
-            wait_for(begun, process)
-            process.send_signal(number)
-            said, errors = process.communicate(timeout=60)
-            code = process.returncode
-        else:
-
-            def interrupt(begun: Callable[[], bool] = begun) -> None:
-                end = time.monotonic() + 90
-                while not begun() and time.monotonic() < end:
-                    time.sleep(0.02)
-                os.kill(os.getpid(), signal.SIGINT)
-
-            thread = threading.Thread(target=interrupt)
-            thread.start()
-            code, said, errors = call(capsys, *command)
-            thread.join()
-        assert (code, said) == (128 + number, "")
-        assert errors.splitlines()[-1] == (
-            "longtail: stopped and saved; go on with: longtail train ce --data moons --epochs 20000 --out "
-            f"{out} --resume"
-        )
-        saved = sorted((out / "checkpoints").glob("*.safetensors"))
-        assert saved
-        assert int(saved[-1].stem) >= json.loads(metrics.read_text().splitlines()[-1])["step"]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(number: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = ["train", "ce", "--data", "moons", "--epochs", "20000", "--out", str(out)]
+    process = subprocess.Popen([*LONGTAIL, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=ENVIRONMENT)  # fmt: skip
+    wait_for(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 1000, process)
+    process.send_signal(number)
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert said == ""
+    assert errors.splitlines()[-1] == (
+        f"longtail: stopped and saved; go on with: longtail train ce --data moons --epochs 20000 --out {out} --resume"
+    )
+    saved = sorted((out / "checkpoints").glob("*.safetensors"))
+    assert saved
+    rows = (out / "metrics.jsonl").read_text().splitlines()
+    assert int(saved[-1].stem) >= json.loads(rows[-1])["step"]
 
 
 def test_compare_loses_nothing_to_a_run_that_fails(
@@ -281,17 +260,17 @@ def test_compare_trains_a_shared_first_stage_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("longtail.report.page.build", lambda paths, out: out)
-    arguments = ["compare", "--methods", "crt,elm,ce", "--seeds", 2, "--epochs", 2, "--out", tmp_path]
+    arguments = ["compare", "--methods", "crt,elm,ce", "--seeds", 2, "--epochs", 2, "--jobs", 2, "--out", tmp_path]
 
-    def run(jobs: int) -> dict[str, Path]:
-        code, _, err = call(capsys, *arguments, "--jobs", jobs)
+    def run() -> dict[str, Path]:
+        code, _, err = call(capsys, *arguments)
         assert code == 0, err
         return {path.name[len("digits-lt-") :].rpartition("-")[0]: path for path in tmp_path.glob("digits-lt-*")}
 
     def begun(path: Path) -> str | None:
         return json.loads((path / "environment.json").read_text()).get("begun_with")
 
-    runs = run(2)
+    runs = run()
     assert {name: begun(path) for name, path in runs.items()} == {
         "ce-s0": None, "ce-s1": None, "elm-s0": None, "elm-s1": None,
         "crt-s0": runs["ce-s0"].name, "crt-s1": runs["ce-s1"].name,
@@ -300,7 +279,7 @@ def test_compare_trains_a_shared_first_stage_once(
     # Where the first stage has no checkpoint any more, it is trained again, to the same weights
     shutil.rmtree(runs["ce-s0"] / "checkpoints")
     shutil.rmtree(runs["crt-s0"])
-    again = run(1)["crt-s0"]
+    again = run()["crt-s0"]
     assert begun(again) is None
     assert (again / "model.safetensors").read_bytes() == first
 
