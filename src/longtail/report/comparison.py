@@ -168,7 +168,8 @@ def over_seeds(first: Group, second: Group, value: Value, how: str) -> Differenc
     a, b = [v for v in ours if v is not None], [v for v in theirs if v is not None]
     if len(a) < len(ours) or len(b) < len(theirs):
         return None
-    pairs = [(value(one), value(two)) for one, two in same_seeds(first, second)]
+    by_seed = {run.seed: value(run) for run in second.runs if run.seed is not None}
+    pairs = [(value(run), by_seed[run.seed]) for run in first.runs if run.seed in by_seed]
     gaps = tuple(x - y for x, y in pairs if x is not None and y is not None)
     if gaps and training_of(first) == training_of(second):
         source, middle, seeds = paired_source(gaps), math.fsum(gaps) / len(gaps), len(gaps)
@@ -180,12 +181,6 @@ def over_seeds(first: Group, second: Group, value: Value, how: str) -> Differenc
     if source is None:
         return Difference(middle, (), gaps, seeds, how)
     return Difference(middle, (source,), gaps, seeds, f"{how}; {spread} included")
-
-
-def same_seeds(first: Group, second: Group) -> list[tuple[Run, Run]]:
-    """Runs of the same seed."""
-    theirs = {run.seed: run for run in second.runs}
-    return [(run, theirs[run.seed]) for run in first.runs if run.seed is not None and run.seed in theirs]
 
 
 def with_source(difference: Difference | None, error: float | None, freedom: float = math.inf) -> Difference | None:
@@ -336,9 +331,8 @@ def right_and_labels(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _unpaired_error(first: Group, second: Group, part: str) -> float | None:
-    errors = [_class_error(group, part) for group in (first, second)]
-    known = [error for error in errors if error is not None]
-    return math.hypot(*known) if len(known) == 2 else None
+    one, two = (_class_error(group, part) for group in (first, second))
+    return None if one is None or two is None else math.hypot(one, two)
 
 
 def _class_error(group: Group, part: str) -> float | None:
