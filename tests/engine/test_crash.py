@@ -46,7 +46,7 @@ def test_killed_runs_end_in_the_same_bits(tmp_path: Path) -> None:
     }
     done = subprocess.run(
         [sys.executable, HERE / "killing.py", tmp_path, "3", *map(json.dumps, CASES)],
-        capture_output=True, text=True, env=environment, timeout=600,
+        capture_output=True, text=True, env=environment, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for i, told in enumerate(map(json.loads, done.stdout.splitlines())):
