@@ -144,7 +144,10 @@ class LiveBoard(Board):
         from rich.live import Live
 
         self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-        self.screen = Live(console=self.console, auto_refresh=False, transient=True)
+        # Streams stay as they are: what a second Ctrl-C leaves to say must not go to a screen that is gone
+        self.screen = Live(
+            console=self.console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
         self.shown = 0.0
 
     def __enter__(self) -> Board:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGINT
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Annotated
 
@@ -242,10 +243,10 @@ def _run(
             return run_all(
                 todo, at_a_time, after=after, on_done=watch.done, on_step=watch.step, on_tick=watch.tick, stop=stop
             )
-    except Interrupted as stopped:
+    except (Interrupted, KeyboardInterrupt) as stopped:  # the latter at a second Ctrl-C: workers save on their own
         again = shlex.join(word for word in command_line() if word != "--force")
         typer.echo(f"longtail: stopped: {watch.saved()}; go on with: {again}", err=True)
-        raise typer.Exit(128 + stopped.signal) from None
+        raise typer.Exit(128 + getattr(stopped, "signal", SIGINT)) from None
 
 
 def _by(outcomes: Sequence[Outcome], names: Sequence[str]) -> dict[str, list[Summary]]:
