@@ -78,7 +78,7 @@ def run(arguments: list[str]) -> None:
     if arguments and arguments[0] in ("train", "compare", "sweep"):
         arguments = smaller(arguments, {"--epochs": "1"} | ({} if arguments[0] == "train" else {"--seeds": "1"}))
         if "photos" in arguments:
-            arguments = [*arguments, "--option", "size=16", "--model", "mlp"]
+            arguments = [*arguments, "--option", "size=32"]
     with pytest.raises(SystemExit) as done:
         main(arguments)
     assert done.value.code == 0, f"longtail {shlex.join(arguments)} exits with {done.value.code}"

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from typing import Any
 
@@ -42,7 +42,8 @@ def load(kind: str, name: str) -> Callable[..., Any]:
     if added:
         sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(where)
+        with redirect_stdout(sys.stderr):  # what it prints is no output of ours
+            module = importlib.import_module(where)
     except (Exception, SystemExit) as e:  # the module is the user's: running it can raise anything
         said = str(e) if isinstance(e, ImportError) else brief(e)
         raise InputError(f"{kind} {name!r}: module {where!r} cannot be imported ({said})") from e

@@ -57,14 +57,14 @@ def test_torch_file_runs_without_the_package(digits, tmp_path):
     assert facts["input"] == {"shape": [64], "dtype": "float32"}
 
 
-def test_images_are_normalised_inside(images, tmp_path):
+def test_images_are_resized_cut_and_normalised_inside(images, tmp_path):
     path = exporting.export(images, "torch")
     assert path == images / "model.pt2"
     restored = restore(images)
-    pixels = torch.randint(0, 256, (3, 3, 24, 24), dtype=torch.uint8)
+    pixels = torch.randint(0, 256, (3, 27, 27, 3), dtype=torch.uint8)  # the middle 24 of 27 are what the network gets
     mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (restored.mean, restored.std))
-    expected = restored.probabilities((pixels / 255 - mean) / std)
-    got = torch.export.load(path).module()(pixels / 255)
+    expected = restored.probabilities((pixels[:, 1:25, 1:25].permute(0, 3, 1, 2) / 255 - mean) / std)
+    got = torch.export.load(path).module()(pixels)
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
 
 
@@ -73,7 +73,7 @@ def test_onnx_file_agrees(images, tmp_path):
     onnx = pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     path = exporting.export(images, "onnx", tmp_path / "net.onnx")
-    x = torch.rand(5, 3, 24, 24)
+    x = torch.randint(0, 256, (5, 30, 41, 3), dtype=torch.uint8)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (got,) = session.run(None, {"inputs": x.numpy()})
     expected = exporting.Exported(restore(images))(x)

@@ -6,8 +6,9 @@ import csv
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -43,9 +44,11 @@ def predict(
 
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    restored = restore(run, trust_code)
-    rows = _of_features(restored, inputs) if restored.kind == "features" else _of_images(restored, inputs)
-    _write(rows, format)
+    out = sys.stdout
+    with redirect_stdout(sys.stderr):  # what somebody's network prints is no row
+        restored = restore(run, trust_code)
+        rows = _of_features(restored, inputs) if restored.kind == "features" else _of_images(restored, inputs)
+        _write(rows, format, out)
 
 
 def _of_images(restored: Restored, inputs: list[Path]) -> Iterator[tuple[str, str, float]]:
@@ -98,14 +101,14 @@ def _features(path: Path, columns: list[str] | None) -> Tensor:
     return found
 
 
-def _write(rows: Iterator[tuple[str, str, float]], format: str) -> None:
+def _write(rows: Iterator[tuple[str, str, float]], format: str, out: TextIO) -> None:
     if format == "json":
         found = [{"path": path, "class": name, "probability": round(p, 6)} for path, name, p in rows]
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False), out)
     elif format == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer = csv.writer(out, lineterminator="\n")
         writer.writerow(("path", "class", "probability"))
         writer.writerows((path, name, f"{p:.6f}") for path, name, p in rows)
     else:
         for path, name, p in rows:
-            typer.echo(f"{path}\t{name}\t{p:.3f}")
+            typer.echo(f"{path}\t{name}\t{p:.3f}", out)

@@ -7,8 +7,10 @@ the same weights.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -140,7 +142,8 @@ def _from_factory(
         parameters = {}  # type: ignore[assignment]
     accepted = {k: v for k, v in given.items() if k in parameters}
     try:
-        module = factory(**accepted, **options)
+        with contextlib.redirect_stdout(sys.stderr):  # what it prints is no output of ours
+            module = factory(**accepted, **options)
     except TypeError as e:
         raise InputError(
             f"model {name!r} cannot be called with {', '.join([*accepted, *options]) or 'nothing'}: {e}"

@@ -100,7 +100,7 @@ def runs(sets: Sequence[DataSet], skipped: Sequence[Skipped]) -> Table:
         Column("Data", lambda row: row[0].title),
         Column("Method", lambda row: row[1].label),
         Column("Seed", lambda row: row[2].seed),
-        Column("Model", lambda row: row[2].model),
+        Column("Model", lambda row: row[2].network),
         Column("Epochs", lambda row: row[2].epochs),
         Column("Precision", lambda row: row[2].precision),
         Column("Device", lambda row: row[2].environment.device or "–"),
@@ -153,6 +153,8 @@ def command(run: Run) -> str:
     words += ["--epochs", str(run.epochs)] if run.epochs is not None else []
     words += ["--recipe", str(run.recipe["name"])] if run.recipe.get("name") else []
     words += ["--model", run.model] if run.model else []
+    if (backbone := run.config.backbone) is not None:
+        words += ["--backbone", backbone.name, "--train", backbone.train]
     for option, field in (("--batch-size", "batch_size"), ("--lr", "lr"), ("--clip", "clip"), ("--ema", "ema")):
         if run.recipe.get(field) is not None:
             words += [option, knob_text(run.recipe[field])]

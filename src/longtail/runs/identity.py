@@ -32,6 +32,6 @@ def circumstances(run: Run) -> dict[str, Any]:
     """Everything but data, method and seed. A recipe's name is no part of it: its fields say all."""
     given = {"model": run.model, "epochs": run.epochs, "precision": run.precision}  # as run, whatever the recipe says
     if (backbone := run.config.backbone) is not None:
-        given |= {"backbone": backbone.name, "weights": backbone.digest, "train": backbone.train}
-        given["size"] = backbone.preprocessing.get("size")
+        how = f"{backbone.preprocessing.get('size')} pixels, weights {backbone.digest[:6]}"
+        given["backbone"] = f"{backbone.name} (train {backbone.train}, {how})"
     return {**given, **{f"recipe {k}": v for k, v in sorted(run.recipe.items()) if k != "name" and k not in given}}

@@ -82,6 +82,12 @@ class Run:
         return self.config.model or ""
 
     @property
+    def network(self) -> str:
+        """The model, and the backbone that it is trained on or with."""
+        backbone = self.config.backbone
+        return self.model if backbone is None else f"{self.model} on {backbone.name} (train {backbone.train})"
+
+    @property
     def seed(self) -> int | None:
         return self.config.seed
 
