@@ -18,7 +18,7 @@ from longtail.models import pretrained
 torch.manual_seed(0)
 temple, flower = load_sample_images().images
 with cbook.get_sample_data("grace_hopper.jpg") as file:
-    person = np.asarray(Image.open(file))
+    person = np.array(Image.open(file))
 backbone = pretrained.load("efficientnet-lite0", size=64)  # 224 by default; small squares are fast
 rng = np.random.default_rng(0)
 
