@@ -100,6 +100,7 @@ def desk(tmp_path, monkeypatch, no_figures, no_workers):
     from sklearn.datasets import load_digits
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "cache"))
     pixels, labels = load_digits(return_X_y=True)
     rows = ["image,label"]
     (tmp_path / "new").mkdir()

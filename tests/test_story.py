@@ -23,7 +23,6 @@ def test_from_class_folders_to_an_exported_model(tmp_path, monkeypatch, longtail
     spec = importlib.util.spec_from_file_location("image_folder", EXAMPLE)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
-    # Evaluation of a network of 16 pixels resizes the short side to 18 first: images of 18 need no resizing.
     example.write_folders(tmp_path / "photos", COUNTS, tmp_path / "new", held_back=6, side=18)
 
     small = ("--option", "size=16", "--model", "resnet20", "--epochs", 12, "--batch-size", 16)
@@ -50,8 +49,9 @@ def test_from_class_folders_to_an_exported_model(tmp_path, monkeypatch, longtail
     facts = {"longtail.json": ""}
     exported = torch.export.load("model.pt2", extra_files=facts).module()
     names = json.loads(facts["longtail.json"])["class_names"]
-    pixels = np.stack([np.asarray(Image.open(row["path"]).convert("RGB"))[1:17, 1:17] for row in rows])
-    probabilities = exported(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
+    probabilities = exported(
+        torch.from_numpy(np.stack([np.asarray(Image.open(row["path"]).convert("RGB")) for row in rows]))
+    )
     for row, p in zip(rows, probabilities.tolist()):
         assert names[int(np.argmax(p))] == row["class"]
         assert max(p) == pytest.approx(row["probability"], abs=1e-4)

@@ -26,6 +26,7 @@ def trained(tmp_path_factory):
             pixels = np.clip(rng.normal(80 + 30 * c, 60, (20, 30, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / f"{i}.png")
     arguments = ["--data", root / "data", "--epochs", "1", "--option", "size=16", "--option", "test_share=0.5"]
+    arguments += ["--backbone", "none"]
     with pytest.raises(SystemExit) as stopped:
         main(["train", "ce", *map(str, arguments), "--out", str(root / "run")])
     assert stopped.value.code == 0
