@@ -139,7 +139,7 @@ def test_embeddings_are_computed_once_and_trained_on(desk):
     config = json.loads((path / "config.json").read_text())
     expected = {**pretrained.load("efficientnet-lite0", 96).identity(), "train": "head", "embedded": "fp32"}
     assert config["backbone"] == json.loads(json.dumps(expected))
-    assert (config["recipe"]["name"], config["data"]["name"]) == ("features", "photos")
+    assert (config["recipe"]["name"], config["data"]["name"]) == ("embeddings", "photos")
     words = " ".join(config["decisions"])
     assert "efficientnet-lite0 starts from its weights" in words
     assert "Convolutions start" not in words

@@ -229,7 +229,7 @@ def _recipe(job: Job, data: Dataset, use: Use | None) -> Recipe:
     if data.kind != "features":
         from ..data.augment import stored_name
 
-        standardise = chosen.standardise and tuned
+        standardise = chosen.standardise if tuned else False
         chosen = chosen.replace(augment=stored_name(chosen.augment, data.train), standardise=standardise)
     return chosen
 

@@ -333,7 +333,7 @@ _RECIPES = {
         # A backbone that trains, with the network for features after it: few steps from good weights.
         Recipe(
             "finetune", "mlp-features", epochs=10, batch_size=32, lr=0.1, warmup_epochs=1.0, weight_decay=5e-4,
-            model_options={"hidden": (256,)}, standardise=True, backbone_lr=BACKBONE_LR, steps_per_epoch=8,
+            model_options={"hidden": (256,)}, standardise="alike", backbone_lr=BACKBONE_LR, steps_per_epoch=8,
             least_steps=250,
         ),
         # Features again, with an embedding of the network's own: for what is to be learnt about embeddings.
