@@ -133,8 +133,7 @@ def finish(
     )
     if predictions.train is None:
         summary["train"] = _train_accuracy(tensors["train_predicted"] == data.train.labels, data.train.labels)
-    learnt = max(summary["train"]["balanced"], summary["train"]["accuracy"])
-    found = concerns(run.metrics(), learnt, data.num_classes)
+    found = concerns(run.metrics(), summary["train"]["balanced"], data.num_classes, summary["train"]["accuracy"])
     summary["concerns"] = found
     parts = {name: summary[name] for name in ("val", "test") if summary[name]}
     run.add_to_last_row(**{k: {"balanced": v["balanced"], "accuracy": v["accuracy"]} for k, v in parts.items()})
@@ -142,17 +141,17 @@ def finish(
     return found
 
 
-def concerns(rows: Sequence[Mapping[str, Any]], learnt: float, classes: int) -> list[str]:
+def concerns(rows: Sequence[Mapping[str, Any]], balanced: float, classes: int, accuracy: float = 0.0) -> list[str]:
     """What is wrong with a training, one sentence each: a loss that grew, a result that is a guess, or far from what
     could be learnt, and whether the terms on embeddings are to blame.
 
     Args:
         rows: of metrics.jsonl.
-        learnt: accuracy on the training data, balanced or not, whichever is higher.
+        balanced, accuracy: on the training data.
 
     >>> concerns([{"stage": "train", "loss": 2.0}, {"stage": "train", "loss": 9.0}], 0.1, 10)
-    ['the loss of stage train grew from 2 to 9: a lower --lr may help', 'accuracy on the training data itself is 10.0 %,
-    and guessing has 10.0 %: nothing was learnt']
+    ['the loss of stage train grew from 2 to 9: a lower --lr may help', 'balanced accuracy on the training data itself
+    is 10.0 %, and guessing has 10.0 %: nothing was learnt']
     """
     found = []
     for stage in dict.fromkeys(row["stage"] for row in rows):
@@ -165,10 +164,13 @@ def concerns(rows: Sequence[Mapping[str, Any]], learnt: float, classes: int) -> 
     last = rows[-1] if rows else {}
     groups = [group for group in (last.get("groups") or {}).values() if group]
     loss = sum(g["loss"] * g["n"] for g in groups) / max(sum(g["n"] for g in groups), 1)
-    nothing, little = learnt < 1.1 / classes, learnt < UNDERFIT or loss > max(1.0, 0.3 * math.log(classes))
+    learnt = max(balanced, accuracy)
+    nothing, little = balanced < 1.1 / classes, learnt < UNDERFIT or loss > max(1.0, 0.3 * math.log(classes))
     if nothing:
-        guess = f"accuracy on the training data itself is {100 * learnt:.1f} %, and guessing has {100 / classes:.1f} %"
-        found.append(f"{guess}: nothing was learnt")
+        found.append(
+            f"balanced accuracy on the training data itself is {100 * balanced:.1f} %, and guessing has "
+            f"{100 / classes:.1f} %: nothing was learnt"
+        )
     elif little:
         at_end = f", cross-entropy {loss:.2f} on the last epoch's batches" if groups else ""
         found.append(
@@ -176,12 +178,10 @@ def concerns(rows: Sequence[Mapping[str, Any]], learnt: float, classes: int) -> 
             "--epochs, another --lr or a milder --augment may help"
         )
     parts = last.get("parts") or {}
-    share = 1 - parts["logit"] / last["loss"] if len(parts) > 1 and parts.get("logit", 0) < last["loss"] else 0.0
-    if (nothing or little) and "logit" in parts and share > 0.5:
-        found.append(
-            f"{100 * share:.0f} % of the loss at the end are its terms on embeddings, which can hold the logits down: "
-            "lower their weight (--set lam=…)"
-        )
+    # A collapsed embedding costs a pull nothing, so its share of the loss does not tell; an automatic weight is bounded
+    if (nothing or little) and "logit" in parts and len(parts) > 1 and "lam" not in parts:
+        others = ", ".join(name for name in parts if name != "logit")
+        found.append(f"its term on embeddings ({others}) may hold the logits down: lower its weight (--set lam=…)")
     return found
 
 
