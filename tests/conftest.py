@@ -17,6 +17,17 @@ def no_map() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def own_threads() -> Iterator[None]:
+    """``--threads`` of one test is no setting of the next: threads that wait for each other cost most of the time."""
+    import torch
+
+    before = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
+
+
 @pytest.fixture
 def longtail(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """The command in this process, which has imported torch already: gives exit code, stdout and stderr."""
