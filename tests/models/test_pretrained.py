@@ -304,3 +304,8 @@ def test_efficientnet_lite0_knows_a_daisy(photo):
     with torch.no_grad():
         logits = backbone(x) @ state["_fc.weight"].T + state["_fc.bias"]
     assert logits.argmax(1).tolist() == [698, 985]
+
+
+def test_stored_preprocessing_of_another_kind_is_one_sentence():
+    with pytest.raises(InputError, match="preprocessing cannot be"):
+        pretrained.Preprocessing.from_dict({"size": "x"})

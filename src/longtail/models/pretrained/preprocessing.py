@@ -58,7 +58,10 @@ class Preprocessing:
             if key not in names:
                 raise unknown("preprocessing field", key, names)
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return cls(**given)
+        try:
+            return cls(**given)
+        except TypeError:  # a word where a number belongs
+            raise InputError(f"a backbone's preprocessing cannot be {dict(data)!r}") from None
 
     def __str__(self) -> str:
         first = f"short side to {self.short}, middle" if self.short is not None else "resized to"
