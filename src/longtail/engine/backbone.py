@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ..data import Dataset, Split, load, names
 from ..data.dataset import Files
 from ..data.folder import TAKEN_AT
@@ -100,8 +98,7 @@ def settle(job: Job, say: Callable[[str], None], progress: Progress | None = Non
     need not each embed them. What is decided without being asked for is said."""
     if job.backbone == "none" or (job.backbone is None and job.train is None and job.data in names()):
         return job
-    if job.threads is not None:
-        torch.set_num_threads(job.threads)
+    job.set_threads()
     if job.resume and job.backbone is None and job.out is not None and (Path(job.out) / "config.json").is_file():
         before = config_and_rows(Path(job.out))[0].get("backbone")  # a run goes on as it began
         job = replace(job, backbone="none" if before is None else before["name"])

@@ -101,6 +101,13 @@ class Job:
                 raise InputError(f"{name} is given by {option} and by --set-recipe: give it once")
         return {**short, **self.set_recipe}
 
+    def set_threads(self) -> None:
+        """Let torch use the threads that were asked for, if any were."""
+        if self.threads is not None:
+            import torch
+
+            torch.set_num_threads(whole("threads", self.threads, at_least=1, at_most=MOST_THREADS))
+
     def check_recipe(self) -> None:
         """Refuse fields that no recipe has and values that none takes, before any data is read."""
         # Which recipe the data calls for is not known yet: any, so long that no warm-up is longer
@@ -141,8 +148,7 @@ def prepare(job: Job) -> Prepared:
         raise InputError(f"seed must be a whole number in [0, 2^32), got {job.seed!r}")
     whole("workers", job.workers, at_least=0, at_most=MOST_THREADS)
     real("save-every", job.save_seconds, at_least=0)
-    if job.threads is not None:
-        torch.set_num_threads(whole("threads", job.threads, at_least=1, at_most=MOST_THREADS))
+    job.set_threads()
     device = pick_device(job.device)
     job.check_recipe()
     methods.knobs(job.method)
