@@ -163,8 +163,10 @@ def test_a_run_that_fails_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureF
         "moons",
         "--epochs",
         2,
+        "--lr",
+        1000,
         "--set-recipe",
-        "weight_decay=1e30",
+        "weight_decay=1000",
         "--out",
         tmp_path / "run",
     )

@@ -210,7 +210,7 @@ def test_what_cannot_be_written_is_said_before_training(tmp_path: Path, monkeypa
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
-    job = replace(JOB, out=str(tmp_path / "run"), set_recipe={"weight_decay": 1e30}, save_steps=1)
+    job = replace(JOB, out=str(tmp_path / "run"), lr=1000, set_recipe={"weight_decay": 1000}, save_steps=1)
     with pytest.raises(RunError, match=r"not finite"):
         do(job)
     assert not (tmp_path / "run" / "summary.json").exists()
