@@ -87,7 +87,7 @@ class Board:
             self.say(f"{self.sum(signal)}; under way: {under_way}" if under_way else self.sum(signal))
 
     def running(self) -> list[int]:
-        return [index for index in self.share if index not in self.ends]
+        return sorted(index for index in self.share if index not in self.ends)
 
     def state(self, index: int) -> str:
         """A run in one word: its accuracy, or how far it is."""
