@@ -259,12 +259,12 @@ def slug(title: str) -> str:
 
 
 def data_title(run: Run, alone: bool = True) -> str:
-    """A data set's name; where several variants of it are present, with its options."""
+    """A data set's name; where several variants of it are present, with its options, if it has any."""
     # a data set from disk is named by its path, of which the last part says enough
     title = paper.DATASETS.get(run.data) or PurePath(run.data).name or run.data
-    if alone:
+    if alone or not run.options:
         return title
-    options = ", ".join(f"{k} = {knob_text(v)}" for k, v in sorted(run.options.items())) or "default options"
+    options = ", ".join(f"{k} = {knob_text(v)}" for k, v in sorted(run.options.items()))
     return f"{title} ({options})"
 
 
