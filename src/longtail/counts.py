@@ -15,6 +15,7 @@ from . import numeric
 from .errors import InputError, whole
 
 GROUPS = ("head", "torso", "tail")
+MOST_CLASSES = 10_000_000  # more are taken for something else than class indices
 
 
 class ClassCounts:
@@ -77,8 +78,10 @@ class ClassCounts:
             if y.numel() == 0:
                 raise InputError("there are no labels to count: give at least one, or pass counts")
             num_classes = max(int(y.max()) + 1, 1)
-        else:
-            num_classes = whole("num_classes", num_classes, 1)
+        if whole("num_classes", num_classes, 1) > MOST_CLASSES:
+            raise InputError(
+                f"labels must be class indices below {MOST_CLASSES:,}: {num_classes:,} classes are too many"
+            )
         outside = (y < 0) | (y >= num_classes)
         if bool(outside.any()):
             raise InputError(f"label {int(y[outside][0])} is outside [0, {num_classes})")
@@ -158,7 +161,7 @@ def _as_tensor(values: Any, what: str) -> Tensor:
             values = list(values)
         except TypeError:
             raise InputError(f"{what} must be a list, an array or a tensor, got {type(values).__name__}") from None
-    if len(values) == 0 and not isinstance(values, np.ndarray):
+    if not isinstance(values, np.ndarray) and len(values) == 0:
         return torch.zeros(0, dtype=torch.int64)
     try:
         return numeric.tensor(values, what)
@@ -167,6 +170,8 @@ def _as_tensor(values: Any, what: str) -> Tensor:
 
 
 def _preview(values: Any) -> str:
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        return f"an array of {values.dtype} of shape {values.shape}"
     text = ", ".join(repr(v) for v in itertools.islice(values, 3))
     return f"[{text}, …]" if len(values) > 3 else f"[{text}]"
 

@@ -81,8 +81,8 @@ def tensor(x: Any, what: str) -> Tensor:
         raise InputError(f"{what} must be an array of numbers, got {got}") from None
 
 
-def matrix(x: Any, what: str, columns: int | None = None) -> Tensor:
-    """Finite floats of shape (N, columns)."""
+def matrix(x: Any, what: str, columns: int | None = None, *, squared: bool = False) -> Tensor:
+    """Finite floats of shape (N, columns); with ``squared``, of a size whose squares are finite too."""
     t = tensor(x, what)
     if t.ndim != 2:
         raise InputError(f"{what} must have two dimensions (samples, values), got shape {tuple(t.shape)}")
@@ -100,7 +100,27 @@ def matrix(x: Any, what: str, columns: int | None = None) -> Tensor:
             row = int((~finite.all(1)).nonzero()[0])
             value = t[rows][row][~finite[row]][0].item()
             raise InputError(f"{what} must be finite, but row {rows.start + row} holds {value}")
+    if squared:
+        check_range(what, t)
     return t
+
+
+def check_range(what: str, x: Tensor) -> None:
+    """Embeddings so large that their squared distances would overflow are refused; NaN and infinity are not looked for.
+
+    On an accelerator a look at values would have to wait for it, so there is none.
+    """
+    if not looked_at(x):
+        return
+    most = (torch.finfo(compute_dtype(x)).max / x.shape[1]) ** 0.5 / 100
+    if torch.finfo(x.dtype).max <= most:
+        return
+    low, high = x.detach().aminmax()
+    if most < (largest := max(-float(low), float(high))) < math.inf:
+        raise InputError(
+            f"{what} must be within ±{most:.1e}, so that their squares fit in {compute_dtype(x)}, got {largest:.1e}: "
+            "has training diverged?"
+        )
 
 
 def class_labels(y: Any, what: str = "labels", *, rows: int | None = None, num_classes: int | None = None) -> Tensor:
@@ -126,10 +146,10 @@ def class_labels(y: Any, what: str = "labels", *, rows: int | None = None, num_c
 
 
 def labelled(
-    x: Any, y: Any, what: str, num_classes: int | None = None, columns: int | None = None
+    x: Any, y: Any, what: str, num_classes: int | None = None, *, squared: bool = True
 ) -> tuple[Tensor, Tensor]:
     """A matrix with one label a row, on one device."""
-    m = matrix(x, what, columns)
+    m = matrix(x, what, squared=squared)
     return m, class_labels(y, rows=m.shape[0], num_classes=num_classes).to(m.device)
 
 

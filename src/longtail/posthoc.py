@@ -76,7 +76,7 @@ def tau_normalise(weight: Any, tau: float = 1.0) -> Tensor:
 @same_kind
 def tau_norm(embeddings: Any, weight: Any, tau: float = 1.0) -> Tensor:
     """Logits (N, C) of the τ-normalised head without bias."""
-    x = matrix(embeddings, "embeddings")
+    x = matrix(embeddings, "embeddings", squared=True)
     w = matrix(weight, "weight", x.shape[1])
     dtype = compute_dtype(x)
     normalised: Tensor = tau_normalise(w, tau)

@@ -114,7 +114,7 @@ def summary(logits: Any, labels: Any, counts: ClassCounts | Any) -> Summary:
     >>> s.balanced, s.per_class.tolist(), s.groups
     (0.75, [1.0, 0.5, nan], {'head': (1.0, 1), 'torso': (0.5, 1), 'tail': (None, 1)})
     """
-    scores, y = labelled(logits, labels, "logits")
+    scores, y = labelled(logits, labels, "logits", squared=False)
     counts = class_counts(counts, scores.shape[1])
     y = class_labels(y, num_classes=counts.num_classes)
     predicted = torch.empty_like(y)

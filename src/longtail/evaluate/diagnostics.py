@@ -45,7 +45,7 @@ def margins(logits: Any, labels: Any) -> Tensor:
     >>> margins(torch.tensor([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]]), torch.tensor([0, 2]))
     tensor([ 2., -3.])
     """
-    f, y = labelled(logits, labels, "logits")
+    f, y = labelled(logits, labels, "logits", squared=False)
     if f.shape[1] < 2:
         raise InputError("a margin needs logits of at least two classes, got one")
     y = class_labels(y, num_classes=f.shape[1])
@@ -143,7 +143,7 @@ def max_intra_distance(embeddings: Any, labels: Any, normalise: bool = False) ->
 
 def max_norm(embeddings: Any) -> Tensor:
     """``max_x ‖Φ(x)‖₂``, what the paper normalises distances by."""
-    x = matrix(embeddings, "embeddings")
+    x = matrix(embeddings, "embeddings", squared=True)
     norms = [x[rows].double().norm(dim=1).amax() for rows in row_blocks(*x.shape)]
     return torch.stack(norms).amax() if norms else x.new_zeros((), dtype=torch.float64)
 

@@ -28,7 +28,7 @@ class GaussianHead:
 
     def logits(self, embeddings: Any) -> Tensor:
         """(N, C), in the dtype that the embeddings are computed in."""
-        x = matrix(embeddings, "embeddings", self.weight.shape[1])
+        x = matrix(embeddings, "embeddings", self.weight.shape[1], squared=True)
         dtype = compute_dtype(x)
         return torch.addmm(self.bias.to(dtype), x.to(dtype), self.weight.to(dtype).T)
 
@@ -73,7 +73,7 @@ def compare_heads(head: GaussianHead, weight: Any, bias: Any, embeddings: Any) -
     if w.shape != head.weight.shape:
         raise InputError(f"weight must have shape {tuple(head.weight.shape)}, got {tuple(w.shape)}")
     b = w.new_zeros(w.shape[0]) if bias is None else torch.as_tensor(bias).detach().double()
-    x = matrix(embeddings, "embeddings", w.shape[1])
+    x = matrix(embeddings, "embeddings", w.shape[1], squared=True)
     rows_a, rows_b = (m - m.mean(0) for m in (head.weight, w))
     cosine = torch.nn.functional.cosine_similarity(rows_a, rows_b, dim=1).mean()
     same, products = 0, torch.zeros(3, dtype=torch.float64)

@@ -49,7 +49,7 @@ def nearest_labels(
 ) -> Tensor:
     """Labels (Q, k) of the k nearest training samples, nearest first."""
     x, y = labelled(train_embeddings, train_labels, "training embeddings", num_classes)
-    q = matrix(embeddings, "embeddings", x.shape[1]).to(x.device)
+    q = matrix(embeddings, "embeddings", x.shape[1], squared=True).to(x.device)
     return y[nearest(x, q, k, normalise=normalise)[1]]
 
 
@@ -70,7 +70,7 @@ def _mean_blocks(
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Blocks of rows with their squared distances to the class means, and which classes have a mean at all."""
     x, y = labelled(train_embeddings, train_labels, "training embeddings", num_classes)
-    q = matrix(embeddings, "embeddings", x.shape[1]).to(x.device)
+    q = matrix(embeddings, "embeddings", x.shape[1], squared=True).to(x.device)
     means, n = class_means(x, y, num_classes)
     present = n > 0
     if not bool(present.any()):

@@ -30,7 +30,6 @@ from torch import Tensor
 from ..counts import ClassCounts, class_counts
 from ..data.arrays import read_arrays
 from ..errors import InputError
-from ..losses.inputs import check_range
 from ..numeric import class_labels, compute_dtype, matrix
 
 PARTS = ("train", "val", "test")
@@ -82,9 +81,8 @@ class Predictions:
             labels = class_labels(part.labels, f"{name}_labels", rows=logits.shape[0], num_classes=c)
             embeddings = None
             if part.embeddings is not None:
-                embeddings = matrix(part.embeddings, f"{name}_embeddings", k)
+                embeddings = matrix(part.embeddings, f"{name}_embeddings", k, squared=True)
                 k = embeddings.shape[1]
-                check_range(f"{name}_embeddings", embeddings)
                 if embeddings.shape[0] != logits.shape[0]:
                     raise InputError(
                         f"{name}_embeddings have {embeddings.shape[0]} rows, but {name}_logits have {logits.shape[0]}"

@@ -209,7 +209,7 @@ def lemma4(scores: Any, sign: int) -> Inequality:
 
 def lemma5(embeddings: Any, weight: Any, bias: float, sign: int, margin: float = 0.0) -> Inequality:
     """``V[ℓ_log(y, f(x) + Δ_y)] ≤ ‖w‖² tr(C_y)`` over the embeddings (N, K) of one class, f(x) = w·Φ(x) + b."""
-    x = matrix(embeddings, "embeddings").double()
+    x = matrix(embeddings, "embeddings", squared=True).double()
     w = _weight(weight, x)
     left = lemma4(x @ w + bias + margin, sign).left
     return Inequality(left, float(w @ w) * float(x.var(0, correction=0).sum()))
@@ -278,7 +278,7 @@ def proposition2(
         margins: (Δ_−, Δ_+), see the paper; logit adjustment has log P(+1)/P(−1) for both.
         delta: the bound may fail with this probability.
     """
-    x = matrix(embeddings, "embeddings").double()
+    x = matrix(embeddings, "embeddings", squared=True).double()
     sign = tensor(labels, "labels")
     y = class_labels((sign > 0).long(), rows=x.shape[0])
     if not bool(((sign == 1) | (sign == 0)).all()) and not bool(((sign == 1) | (sign == -1)).all()):

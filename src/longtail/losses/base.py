@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..counts import ClassCounts
 from ..errors import InputError, real
 from ..margins import PerClass
-from ..numeric import compute_dtype, transformed
-from .inputs import Features, Gathered, Keys, Outputs, check_ids, check_range, full_precision, widened
+from ..numeric import check_range, compute_dtype, transformed
+from .inputs import Features, Gathered, Keys, Outputs, check_ids, full_precision, widened
 
 if TYPE_CHECKING:
     from .memory import ClassMemory

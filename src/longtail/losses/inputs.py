@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import InputError
-from ..numeric import compute_dtype, looked_at
+from ..numeric import compute_dtype
 
 
 class Outputs(NamedTuple):
@@ -54,24 +53,6 @@ def check_ids(what: str, ids: object, shape: torch.Size) -> None:
         raise InputError(f"{what} must be a tensor of one a sample, shape {tuple(shape)}, got {got}")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise InputError(f"{what} must be whole numbers, got dtype {ids.dtype}")
-
-
-def check_range(what: str, x: Tensor) -> None:
-    """Embeddings so large that their squared distances would overflow are refused; NaN and infinity are not looked for.
-
-    On an accelerator a look at values would have to wait for it, so there is none.
-    """
-    if not looked_at(x):
-        return
-    most = (torch.finfo(compute_dtype(x)).max / x.shape[1]) ** 0.5 / 100
-    if torch.finfo(x.dtype).max <= most:
-        return
-    low, high = x.detach().aminmax()
-    if most < (largest := max(-float(low), float(high))) < math.inf:
-        raise InputError(
-            f"{what} must be within ±{most:.1e}, so that their squares fit in {compute_dtype(x)}, got {largest:.1e}: "
-            "has training diverged?"
-        )
 
 
 class _Widened(torch.autograd.Function):
@@ -181,7 +162,11 @@ class Gathered:
         if not self.soft:
             return outputs, labels, ids
         rows = self.definite(labels).nonzero().flatten()
-        taken = [None if x is None else x.index_select(0, rows) for x in (*outputs, ids)]
+        # What is no batch of this length is left for the term to refuse
+        taken = [
+            x.index_select(0, rows) if isinstance(x, Tensor) and x.shape[:1] == labels.shape[:1] else x
+            for x in (*outputs, ids)
+        ]
         return Outputs(taken[0], taken[1]), labels.argmax(1).index_select(0, rows), taken[2]
 
     def _whole_batch(self, needs: tuple[str, ...]) -> tuple[Outputs, Tensor, Tensor | None]:
