@@ -173,7 +173,7 @@ def test_a_sweep_is_found_and_judged(tmp_path):
         make_run(tmp_path / f"{lam}", "elm", lam=lam, tight=tight)
     make_run(tmp_path / "memory", "elm", memory=8)  # not part of the sweep
     data = read(tmp_path)
-    (sweep,) = claims.sweeps(data)
+    (sweep,) = data.sweeps
     assert (sweep.method, sweep.knob, sweep.values) == ("elm", "lam", [0, 0.0001, 0.01, 10])
     found = by_text(data)
     assert found["Too large a λ hurts: the best λ is above the largest"].verdict == "one seed: undecided"
@@ -186,7 +186,7 @@ def test_a_sweep_is_found_and_judged(tmp_path):
 def test_the_best_value_is_taken_by_validation_data_where_there_is_some(tmp_path):
     for lam, val in ((0.1, 0.9), (0.2, 0.1), (0.3, 0.2)):
         edit(make_run(tmp_path / f"{lam}", "elm", lam=lam, tight=3 * lam), "summary.json", val={"balanced": val})
-    (sweep,) = claims.sweeps(read(tmp_path))
+    (sweep,) = read(tmp_path).sweeps
     assert sweep.values == [0.1, 0.2, 0.3]
     claim = by_text(read(tmp_path))["Too large a λ hurts: the best λ is above the largest"]
     assert claim.number.startswith("λ = 0.1 against 0.3: ")

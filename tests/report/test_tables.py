@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from fake_runs import SMALL, edit, make_run
+from longtail.evaluate.accuracy import Spread
 from longtail.report import inventory, paper, tables
+from longtail.report.comparison import noise
+from longtail.report.document import Percent, Table
 from longtail.report.grouping import datasets
-from longtail.report.table import Percent, Stat, Table
 from longtail.runs.read import find
 
 CIFAR10 = (5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50)
@@ -109,9 +111,10 @@ def test_other_counts_or_other_data_get_no_published_numbers(tmp_path):
 
 
 def test_markdown_csv_and_latex_agree_and_escape():
-    table = Table("t", "T", ["a|b", "x"], [["<b>|", Stat(0.5, 0.01, 2)], ["c,d", None], ["e", Percent(0.25)]])
+    table = Table("t", "T", ["a|b", "x"], [["<b>|", Spread(0.5, 0.01, 2)], ["c,d", None], ["e", Percent(0.25)]])
     parsed = list(csv.reader(io.StringIO(table.csv())))
     assert parsed == [["a|b", "x", "x std"], ["<b>|", "50.0", "1.0"], ["c,d", "", ""], ["e", "25.0", ""]]
+    assert table.markdown().startswith("| a\\|b | x |\n")
     assert "| <b>\\| | 50.00 ± 1.00 |" in table.markdown()
     assert "50.00 ± 1.00" in table.plain()
     assert table.latex().splitlines() == [
@@ -141,7 +144,7 @@ def test_per_class_accuracies_are_means_over_seeds(cifar10):
 
 
 def test_the_breakdown_says_what_is_noise(cifar10):
-    table = tables.breakdown(cifar10)
+    table = tables.breakdown(cifar10, noise(cifar10))
     assert "With 400 test samples" in table.note
     assert "what chance does in training is not known" not in table.note
     assert rows_of(table)["CE"]["Tail (0 classes)"] == "no classes"
@@ -157,12 +160,12 @@ def test_how_far_seeds_lie_apart_is_said_where_there_are_several(tmp_path):
     make_run(tmp_path / "logadj", "logadj")
     (data,) = read(tmp_path)
     pooled = 100 * np.sqrt((np.var([0.5, 0.6], ddof=1) + np.var([0.5, 0.7], ddof=1)) / 2)
-    assert f"a standard deviation of {pooled:.2f} points" in tables.noise(data)
-    assert "2 seeds each tell hardly any two methods apart" in tables.noise(data)
+    assert f"a standard deviation of {pooled:.2f} points" in noise(data)
+    assert "2 seeds each tell hardly any two methods apart" in noise(data)
     for method in ("ce", "elm"):
         shutil.rmtree(tmp_path / f"{method}-1")
     (data,) = read(tmp_path)
-    assert tables.noise(data).endswith("what chance does in training is not known from one seed.")
+    assert noise(data).endswith("what chance does in training is not known from one seed.")
 
 
 def test_the_results_say_which_runs_were_resumed(tmp_path):
@@ -334,7 +337,7 @@ def test_the_inventory_names_runs_and_what_was_left_out(tmp_path):
     edit(make_run(tmp_path / "ok", "ce"), "environment.json", resumed=2)
     make_run(tmp_path / "torn", "ce", seed=1).joinpath("summary.json").unlink()
     found = find([tmp_path])
-    table = inventory.runs(datasets(found.runs), found.skipped)
+    table = inventory.tables(datasets(found.runs), found.skipped, of_the_paper=False)[0]
     states = [row[table.columns.index("State")] for row in table.rows]
     assert states[0] == "resumed 2 time(s)"
     assert states[1].startswith("skipped: it is not finished")

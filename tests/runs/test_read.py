@@ -7,8 +7,8 @@ import pytest
 
 from fake_runs import SMALL, edit, make_run
 from longtail.errors import InputError
-from longtail.report.grouping import datasets, knob_text
-from longtail.report.table import Stat
+from longtail.margins import short
+from longtail.report.grouping import datasets
 from longtail.runs.read import find, read, write_bundle
 
 
@@ -234,19 +234,22 @@ def test_titles_never_collide(tmp_path):
     assert titles == [f"digits-lt #{i}" for i in (1, 2, 3)]
 
 
-def test_stat_of_missing_values_is_none():
-    assert Stat.of([0.5, None]) is None
-    assert Stat.of([]) is None
-    assert Stat.of([0.5]) == Stat(0.5, None, 1)
+def test_a_mean_over_seeds_of_which_one_lacks_the_value_is_none(tmp_path):
+    for seed in range(2):
+        make_run(tmp_path / f"{seed}", "ce", seed=seed)
+    (data,) = datasets(find([tmp_path]).runs)
+    (group,) = data.groups
+    assert group.stat(lambda run: 0.5 if run.seed else None) is None
+    assert group.stat(lambda run: run.seed) == (0.5, pytest.approx(math.sqrt(0.5)), 2)
 
 
 def test_knobs_read_back_as_the_command_line_takes_them():
     from longtail import margins
 
     for text in ("n^0.5", "10*prior^0.5", "prior", "n", "3", "log_prior", "2*log_prior", "effective(0.999)"):
-        assert knob_text(margins.parse(text).to_data()) == text
+        assert short(margins.parse(text).to_data()) == text
 
 
 def test_no_digit_of_a_knob_is_lost():
     for number in (1234567, 0, 64.0, 1e-05, 0.1 + 0.2, 123456.789):
-        assert float(knob_text(number)) == number
+        assert float(short(number)) == number

@@ -6,6 +6,7 @@ out of every mean. Groups are by *training* count: head ≥ 100, torso [20, 100)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -269,8 +270,10 @@ def over_seeds(values: Sequence[float]) -> Spread:
     """
     if len(values) == 0:
         raise InputError("there are no runs to average")
-    v = np.asarray(values, dtype=np.float64)
-    return Spread(float(v.mean()), float(v.std(ddof=1)) if v.size > 1 else None, v.size)
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Spread(mean, None, 1)
+    return Spread(mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)), len(values))
 
 
 class Comparison(NamedTuple):

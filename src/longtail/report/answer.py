@@ -15,10 +15,9 @@ import numpy as np
 
 from ..errors import InputError
 from ..runs.read import Run
-from .comparison import LEVEL, Difference, Source, accuracy_difference, holm, right_and_labels
-from .document import Mistakes, Thumbnail
+from .comparison import LEVEL, Difference, Source, accuracy_difference, half_width, holm, right_and_labels
+from .document import Column, Mistakes, Percent, Table, Thumbnail
 from .grouping import DataSet, Group
-from .table import Column, Percent, Table
 from .tables import class_columns, table_of, taken_for
 
 if TYPE_CHECKING:
@@ -53,33 +52,27 @@ class Answer:
 
 def answer(data: DataSet) -> Answer:
     """Judge the configurations of one data set; the best is chosen on validation data where every run has it."""
-    scores = {group.label: group.mean(lambda run: run.summary.val.balanced) for group in data.groups}
-    by_val = all(score is not None for score in scores.values())
+    by_val = all(run.summary.val.balanced is not None for run in data.runs)
 
-    def score(group: Group) -> float:
-        return (scores[group.label] if by_val else None) or group.balanced.mean
+    def score(run: Run) -> float:
+        on_val = run.summary.val.balanced
+        return run.balanced if on_val is None or not by_val else on_val
 
-    best = max(data.groups, key=score)
-    run = max(best.runs, key=lambda run: (run.summary.val.balanced if by_val else None) or run.balanced)
-    rivals = _rivals(best, [group for group in data.groups if group is not best])
+    best = max(data.groups, key=lambda group: group.mean(score) or 0.0)
+    run = max(best.runs, key=score)
     sentences = [_taken(data, best, run, by_val)]
-    if rivals:
+    found = [(g, gap) for g in data.groups if g is not best and (gap := accuracy_difference(best, g)) is not None]
+    if found:
+        levels = holm([gap.p for _, gap in found])
+        rivals = [Rival(g, gap, p is not None and p <= LEVEL and gap.value > 0) for (g, gap), p in zip(found, levels)]
         sentences += [_over_cross_entropy(data, best, rivals), _not_told_apart(best, rivals)]
     return Answer(best, run, [said for said in sentences if said], warning(data, best), _commands(run))
 
 
-def _rivals(best: Group, others: Sequence[Group]) -> list[Rival]:
-    found = [(group, gap) for group in others if (gap := accuracy_difference(best, group)) is not None]
-    adjusted = holm([gap.p for _, gap in found])
-    return [
-        Rival(group, gap, p is not None and p <= LEVEL and gap.value > 0) for (group, gap), p in zip(found, adjusted)
-    ]
-
-
 def _taken(data: DataSet, best: Group, run: Run, by_val: bool) -> str:
-    seeds = len(best.runs)
-    spread = f" ± {100 * (best.balanced.std or 0):.1f} over {seeds} seeds" if seeds > 1 else ", one seed"
-    said = f"{100 * best.balanced.mean:.1f} % balanced test accuracy{spread}"
+    mean, std, seeds = best.balanced
+    spread = ", one seed" if std is None else f" ± {100 * std:.1f} over {seeds} seeds"
+    said = f"{100 * mean:.1f} % balanced test accuracy{spread}"
     if len(data.groups) == 1:
         return f"{best.label} ({run.path}) has {said}."
     how = "chosen on validation data" if by_val else "chosen on these test data, which flatters it a little"
@@ -94,87 +87,65 @@ def _over_cross_entropy(data: DataSet, best: Group, rivals: Sequence[Rival]) -> 
     if rival is None:
         return "Plain cross-entropy was not run, so that the gain over it is not known."
     gap = rival.difference
+    said = f"It is {abs(100 * gap.value):.1f} points {'above' if gap.value >= 0 else 'below'} plain cross-entropy"
     if gap.interval is None or gap.p is None:
-        return (
-            f"It is {_points(gap.value)} plain cross-entropy, but with one seed of a method nobody knows what chance "
-            "did in training: run more seeds."
-        )
+        return f"{said}, but with one seed of a method nobody knows what chance did in training: run more seeds."
     low, high = max(gap.interval[0], -1.0), min(gap.interval[1], 1.0)
-    return (
-        f"It is {_points(gap.value)} plain cross-entropy (95 % interval {100 * low:+.1f} to {100 * high:+.1f}, over "
-        f"test samples and seeds){'' if rival.apart else ', which may be chance'}."
-    )
-
-
-def _points(value: float) -> str:
-    return f"{abs(100 * value):.1f} points {'above' if value >= 0 else 'below'}"
+    chance = "" if rival.apart else ", which may be chance"
+    return f"{said} (95 % interval {100 * low:+.1f} to {100 * high:+.1f}, over test samples and seeds){chance}."
 
 
 def _not_told_apart(best: Group, rivals: Sequence[Rival]) -> str:
     unclear = sorted((r for r in rivals if not r.apart), key=lambda r: -r.group.balanced.mean)
-    size = best.first.summary.test.n
-    with_what = f"with {size:,} test samples and {_seeds(best)}" if size else f"with {_seeds(best)}"
+    size, seeds = best.first.summary.test.n, len(best.runs)
+    having = f"with {f'{size:,} test samples and ' if size else ''}{seeds} seed{'' if seeds == 1 else 's'}"
     if not unclear:
-        return f"It can be told apart from all {len(rivals)} others {with_what}." if len(rivals) > 1 else ""
+        return f"It can be told apart from all {len(rivals)} others {having}." if len(rivals) > 1 else ""
     names = _some([r.group.label for r in unclear])
-    return f"It cannot be told apart {with_what} from {names}. {_needed(best, unclear[0])}"
-
-
-def _seeds(group: Group) -> str:
-    return f"{len(group.runs)} seed{'' if len(group.runs) == 1 else 's'}"
+    return f"It cannot be told apart {having} from {names}. {_needed(best, unclear[0])}"
 
 
 def _needed(best: Group, rival: Rival) -> str:
     """How many seeds, or else test samples, would tell the best from a rival, if they differ as measured."""
     gap, size = rival.difference, best.first.summary.test.n
-    stds = [group.balanced.std for group in (best, rival.group)]
-    of_test = next((s.error for s in gap.sources if math.isinf(s.freedom)), 0.0)
-    if any(std is None for std in stds):
+    stds = [std for group in (best, rival.group) if (std := group.balanced.std) is not None]
+    if len(stds) < 2:
         return f"Run at least three seeds of {best.label} and of {rival.group.label}."
-    spread = math.hypot(*(std or 0.0 for std in stds))
+    spread, of_test = math.hypot(*stds), next((s.error for s in gap.sources if math.isinf(s.freedom)), 0.0)
     apart, ahead = abs(gap.value), "it" if gap.value > 0 else rival.group.label
     as_measured = (
         f"If the difference to {rival.group.label} is what was measured ({100 * apart:.1f} points, {ahead} ahead)"
     )
     for seeds in range(3, MOST_SEEDS + 1):
-        sources = (Source(spread / math.sqrt(seeds), seeds), Source(of_test))
-        if Difference(apart, sources, (), seeds, "").half_width() < apart:
+        if half_width((Source(spread / math.sqrt(seeds), seeds), Source(of_test))) < apart:
             return f"{as_measured}, about {seeds} seeds of each would tell."
     samples = 2 * (size or 0) * (1.96 * of_test / apart) ** 2 if apart else math.inf  # half is left to the seeds
     if size and samples < 100 * size:
-        return f"{as_measured}, it would take about {_round(samples):,} test samples, and more seeds, to tell."
+        unit = 10 ** max(len(str(int(samples))) - 2, 0)
+        about = math.ceil(samples / unit) * unit
+        return f"{as_measured}, it would take about {about:,} test samples, and more seeds, to tell."
     return f"{as_measured}, no reasonable number of seeds or test samples would tell."
-
-
-def _round(value: float) -> int:
-    digits = max(len(str(int(value))) - 2, 0)
-    return int(math.ceil(value / 10**digits) * 10**digits)
 
 
 def warning(data: DataSet, best: Group) -> str:
     """The one thing that is most likely to be wrong, or nothing."""
-    names, sizes = data.first.class_names, data.first.summary.test.per_class_n
-    untested = [c for c in data.members["tail"] if sizes is not None and sizes[c] == 0]
-    if untested:
+    names, classes = data.first.class_names, data.counts.num_classes
+    if untested := [names[c] for c in data.members["tail"] if data.groups[0].tested(c) == 0]:
         return (
             f"{len(untested)} of {data.sizes['tail']} tail classes have no test samples "
-            f"({_some([names[c] for c in untested])}): their accuracy is not known and not part of any mean."
+            f"({_some(untested)}): their accuracy is not known and not part of any mean."
         )
-    guess = 1 / data.counts.num_classes
-    collapsed = [
-        group.label for group in data.groups if group.balanced.mean <= 1.5 * guess and data.counts.num_classes > 2
-    ]
-    if collapsed:
+    if collapsed := [g.label for g in data.groups if g.balanced.mean <= 1.5 / classes and classes > 2]:
         return (
             f"{_some(collapsed)} did no better than guessing: where an embedding term is that strong, lower its weight "
             "(lam)."
         )
     for group in sorted(data.groups, key=lambda group: group is not best):
-        if concern := next((concern for run in group.runs for concern in run.summary.concerns), ""):
-            return f"{group.label}: {concern}."
-    never = [c for c in range(len(names)) if all(run.summary.test.per_class[c] == 0 for run in best.runs)]
-    if never:
-        return f"{best.label} never recognises {_some([names[c] for c in never])}."
+        for run in group.runs:
+            if run.summary.concerns:
+                return f"{group.label}: {run.summary.concerns[0]}."
+    if never := [names[c] for c in range(classes) if all(run.summary.test.per_class[c] == 0 for run in best.runs)]:
+        return f"{best.label} never recognises {_some(never)}."
     return ""
 
 
@@ -228,14 +199,12 @@ def worst(data: DataSet, group: Group) -> Table | None:
 def mistakes(data: DataSet, group: Group, run: Run) -> Mistakes:
     """Mistaken test images of the worst classes, of one run."""
     try:
-        test = _test_split(run)
-        known = right_and_labels(run)
+        test, known = _test_images(run), right_and_labels(run)
         if known is None or not np.array_equal(known[1], test.labels.numpy()):
             raise InputError("the run did not keep which test samples were right")
     except (InputError, OSError) as error:
-        return Mistakes(
-            f"Pictures of mistaken test samples are not shown: {str(error).splitlines()[0].rstrip('.')}.", []
-        )
+        why = str(error).splitlines()[0].rstrip(".")
+        return Mistakes(f"Pictures of mistaken test samples are not shown: {why}.", [])
     right, labels = known
     predicted, names, left = _predicted(run, labels), data.first.class_names, MOST_BYTES
     rows = []
@@ -251,7 +220,8 @@ def mistakes(data: DataSet, group: Group, run: Run) -> Mistakes:
     return Mistakes(f"Mistaken test images of {group.label}, {run.path.name}.", rows)
 
 
-def _test_split(run: Run) -> Split:
+def _test_images(run: Run) -> Split:
+    """The test part of a run's data, where it is still there."""
     from ..data.catalogue import read
 
     try:

@@ -3,17 +3,14 @@
 A difference of two means is uncertain for several reasons, each a standard error with its degrees of freedom: which
 test samples there are, what chance did in training (the spread of seeds), and for numbers by class which classes.
 Nothing is decided without a known spread of seeds on both sides: one seed gives an estimate.
-
-Head against tail: training puts the balance somewhere, and adjusting the logits moves it. ``tradeoff`` of a run's
-summary has the test accuracy of head, torso and tail for every τ of ``f − τ log π``. No τ is chosen here: each run is
-read where its head is as accurate as LogAdj's as trained.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
 
@@ -21,11 +18,11 @@ import numpy as np
 
 from ..counts import GROUPS
 from ..errors import InputError
+from ..evaluate import packing
 from ..runs.identity import circumstances
 from ..runs.read import Run
 from ..runs.schema import Numbers
-from .grouping import DataSet, Group, Parts
-from .table import Stat
+from .grouping import DataSet, Group
 
 ONE_SEED = "one seed: undecided"
 LEVEL = 0.05
@@ -41,6 +38,15 @@ class Source:
     freedom: float = math.inf
 
 
+def half_width(sources: Iterable[Source], level: float = LEVEL) -> float:
+    """Half of the interval that misses the truth in a share ``level`` of cases; 0 where no source is known."""
+    from scipy import special  # takes long to import
+
+    share = 1 - level / 2
+    known = [(special.ndtri(share) if math.isinf(s.freedom) else special.stdtrit(s.freedom, share), s) for s in sources]
+    return math.hypot(*(float(quantile) * source.error for quantile, source in known))
+
+
 @dataclass(frozen=True)
 class Difference:
     """First minus second; ``by_seed`` is that of each seed that both have, ``how`` says what the interval covers.
@@ -54,13 +60,9 @@ class Difference:
     seeds: int
     how: str
 
-    def half_width(self, level: float = LEVEL) -> float:
-        """Half of the interval that misses the truth in a share ``level`` of cases; 0 where no source is known."""
-        return math.hypot(*(_quantile(1 - level / 2, s.freedom) * s.error for s in self.sources))
-
-    @property
+    @cached_property
     def interval(self) -> tuple[float, float] | None:
-        half = self.half_width()
+        half = half_width(self.sources)
         return (self.value - half, self.value + half) if self.sources else None
 
     @cached_property
@@ -71,19 +73,18 @@ class Difference:
         if self.value == 0:
             return 1.0
         low, high = 1e-12, 1.0
-        if self.half_width(low) < abs(self.value):
+        if half_width(self.sources, low) < abs(self.value):
             return low
         for _ in range(60):  # the half-width falls as the level rises
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.half_width(middle) > abs(self.value) else (low, middle)
+            low, high = (middle, high) if half_width(self.sources, middle) > abs(self.value) else (low, middle)
         return high
 
     def verdict(self, p: float | None = None) -> str:
         """Whether the first is above the second; ``p`` replaces its own where several are tested."""
-        own = self.p
-        if own is None:
+        if self.p is None:
             return ONE_SEED
-        if (own if p is None else p) > LEVEL:
+        if (self.p if p is None else p) > LEVEL:
             return "undecided"
         return "confirmed" if self.value > 0 else "contradicted"
 
@@ -102,13 +103,6 @@ class Difference:
             ahead = sum(d * self.value > 0 for d in self.by_seed)
             return f"{said}, same sign in {ahead} of {len(self.by_seed)} seeds"
         return f"{said}, by seed {', '.join(f'{scale * d:+.{digits}f}' for d in self.by_seed)}"
-
-
-def _quantile(share: float, freedom: float) -> float:
-    """Of Student's distribution, which is the normal one for infinitely many degrees of freedom."""
-    from scipy import special  # takes long to import
-
-    return float(special.ndtri(share) if math.isinf(freedom) else special.stdtrit(freedom, share))
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
@@ -149,29 +143,28 @@ def paired_source(gaps: Sequence[float]) -> Source | None:
     return Source(float(np.std(gaps, ddof=1)) / math.sqrt(len(gaps)), len(gaps) - 1)
 
 
-def training_of(group: Group) -> str:
-    """What was trained: configurations of one name here share a training run, seed by seed, and are not independent.
+def share_training(first: Group, second: Group) -> bool:
+    """Whether runs of one seed began as the same training, and so are not independent: their first losses are equal.
 
-    τ-normalisation, new heads and multi-stage DRO-LT begin with cross-entropy; ELM with λ = 0 is LogAdj.
+    τ-normalisation and new heads begin with cross-entropy; ELM with λ = 0 is LogAdj.
     """
-    if group.method in ("tau-norm", "crt", "lws", "dro-lt-multistage"):
-        return "ce"
-    if group.method == "elm" and set(group.changed) == {"lam"} and group.changed["lam"] == 0:
-        return "logadj"
-    knobs = ", ".join(f"{k}={v}" for k, v in sorted(group.changed.items()))
-    return f"{group.method} {knobs}".strip()
+    theirs = {run.seed: run.metrics[0].loss for run in second.runs if run.metrics}
+    pairs = [(run.metrics[0].loss, theirs[run.seed]) for run in first.runs if run.metrics and run.seed in theirs]
+    return bool(pairs) and all(a is not None and a == b for a, b in pairs)
 
 
-def over_seeds(first: Group, second: Group, value: Value, how: str) -> Difference | None:
-    """Difference of any one number of a run, with the spread of seeds; None where a run lacks it."""
+def difference(first: Group, second: Group, value: Value, how: str, *sources: Source) -> Difference | None:
+    """Difference of any one number of a run, with the spread of seeds before other sources; None where a run lacks it.
+
+    Where both sides share training, only the seeds that both have count, by pairs.
+    """
     ours, theirs = ([value(run) for run in group.runs] for group in (first, second))
     a, b = [v for v in ours if v is not None], [v for v in theirs if v is not None]
     if len(a) < len(ours) or len(b) < len(theirs):
         return None
-    by_seed = {run.seed: value(run) for run in second.runs if run.seed is not None}
-    pairs = [(value(run), by_seed[run.seed]) for run in first.runs if run.seed in by_seed]
-    gaps = tuple(x - y for x, y in pairs if x is not None and y is not None)
-    if gaps and training_of(first) == training_of(second):
+    by_seed = {run.seed: v for run, v in zip(second.runs, b) if run.seed is not None}
+    gaps = tuple(v - by_seed[run.seed] for run, v in zip(first.runs, a) if run.seed in by_seed)
+    if gaps and share_training(first, second):
         source, middle, seeds = paired_source(gaps), math.fsum(gaps) / len(gaps), len(gaps)
         spread = "the spread of the seeds that both have (they share training)"
     else:
@@ -179,15 +172,8 @@ def over_seeds(first: Group, second: Group, value: Value, how: str) -> Differenc
         middle = math.fsum(a) / len(a) - math.fsum(b) / len(b)
         spread = "the spread of seeds"
     if source is None:
-        return Difference(middle, (), gaps, seeds, how)
-    return Difference(middle, (source,), gaps, seeds, f"{how}; {spread} included")
-
-
-def with_source(difference: Difference | None, error: float | None, freedom: float = math.inf) -> Difference | None:
-    """A difference that is uncertain for one more reason."""
-    if difference is None or error is None:
-        return difference
-    return replace(difference, sources=(*difference.sources, Source(error, freedom)))
+        return Difference(middle, sources, gaps, seeds, how)
+    return Difference(middle, (source, *sources), gaps, seeds, f"{how}; {spread} included")
 
 
 def accuracy_difference(first: Group, second: Group, part: str = "balanced") -> Difference | None:
@@ -196,26 +182,28 @@ def accuracy_difference(first: Group, second: Group, part: str = "balanced") -> 
     Where both tested the same samples and kept which were right, the error over test samples is that of the paired
     comparison; else it comes from the class accuracies as if the two were independent, which is wider.
     """
-    error = _paired_error(first, second, part)
-    how = "unpaired, from class accuracies" if error is None else "paired over test samples"
-    found = over_seeds(first, second, lambda run: accuracy_of(first.parts, run, part), how)
-    return with_source(found, _unpaired_error(first, second, part) if error is None else error)
+    error, how = _paired_error(first, second, part), "paired over test samples"
+    if error is None:
+        each = [e for group in (first, second) if (e := _class_error(group, part)) is not None]
+        error, how = math.hypot(*each) if len(each) == 2 else None, "unpaired, from class accuracies"
+    sources = () if error is None else (Source(error),)
+    return difference(first, second, lambda run: first.parts.accuracy(run, part), how, *sources)
 
 
 def accuracy_error(group: Group, part: str = "balanced") -> float | None:
     """Half of the 95 % interval of a group's mean accuracy, over test samples and, where there are several, seeds."""
     test = _class_error(group, part)
-    of_seeds = paired_source([v for run in group.runs if (v := accuracy_of(group.parts, run, part)) is not None])
-    sources = ([] if of_seeds is None else [of_seeds]) + ([] if test is None else [Source(test)])
-    return Difference(0.0, tuple(sources), (), len(group.runs), "").half_width() if sources else None
+    of_seeds = paired_source([v for run in group.runs if (v := group.parts.accuracy(run, part)) is not None])
+    sources = [source for source in (of_seeds, None if test is None else Source(test)) if source is not None]
+    return half_width(sources) if sources else None
 
 
 def rate_difference(first: Group, second: Group, value: Value, size: float, how: str) -> Difference | None:
     """Difference of a share of ``size`` test samples: binomial, as if the two were independent, and seeds' spread."""
-    rates = [v for group in (first, second) if (v := value(group.first)) is not None]
     if size < 1:
         return None
-    return with_source(over_seeds(first, second, value, how), math.sqrt(math.fsum(p * (1 - p) for p in rates) / size))
+    rates = [v for group in (first, second) if (v := value(group.first)) is not None]
+    return difference(first, second, value, how, Source(math.sqrt(math.fsum(p * (1 - p) for p in rates) / size)))
 
 
 def class_difference(
@@ -225,22 +213,18 @@ def class_difference(
 
     None where a run has none, or fewer than two classes are left.
     """
-    rows = [[values(run) for run in group.runs] for group in (first, second)]
-    if any(row is None for side in rows for row in side):
+    rows = {id(run): values(run) for group in (first, second) for run in group.runs}
+    if any(row is None for row in rows.values()):
         return None
-    sides = [np.asarray(side, dtype=float) for side in rows]  # (seeds, classes); None becomes NaN
-    known = classes & ~np.isnan(np.concatenate(sides)).any(0)
+    known = classes & ~np.isnan(np.asarray(list(rows.values()), dtype=float)).any(0)  # None becomes NaN
     if known.sum() < 2:
         return None
-
-    def mean(run: Run) -> float | None:
-        row = values(run)
-        return None if row is None else float(np.asarray(row, dtype=float)[known].mean())
-
-    gaps = (sides[0].mean(0) - sides[1].mean(0))[known]
-    found = over_seeds(first, second, mean, how)
-    spread = with_source(found, float(gaps.std(ddof=1)) / math.sqrt(gaps.size), gaps.size - 1)
-    return None if spread is None else (spread, gaps)
+    kept = {run: np.asarray(row, dtype=float)[known] for run, row in rows.items()}
+    sides = [np.mean([kept[id(run)] for run in group.runs], 0) for group in (first, second)]
+    gaps = sides[0] - sides[1]
+    spread = Source(float(gaps.std(ddof=1)) / math.sqrt(gaps.size), gaps.size - 1)
+    found = difference(first, second, lambda run: float(kept[id(run)].mean()), how, spread)
+    return None if found is None else (found, gaps)
 
 
 def pair(data: DataSet, first: str, second: str) -> tuple[Group, Group] | str:
@@ -267,21 +251,39 @@ def typical_spread(groups: Iterable[Group]) -> tuple[float, int] | None:
     Configurations that share training count once. Those that vary more than thrice the median or less than a third of
     it (collapsed, or wild) do not join.
     """
-    by_training: dict[str, Stat] = {}
+    counted: list[Group] = []
     for group in groups:
-        if group.balanced.std is not None:
-            by_training.setdefault(training_of(group), group.balanced)
-    stats = list(by_training.values())
-    middle = median([s.std or 0.0 for s in stats]) if stats else 0.0
-    kept = [s for s in stats if s.std is not None and middle / 3 <= s.std <= 3 * middle]
+        if len(group.runs) > 1 and not any(share_training(group, other) for other in counted):
+            counted.append(group)
+    spreads = [(std, n - 1) for _, std, n in (group.balanced for group in counted) if std is not None]
+    middle = median([std for std, _ in spreads]) if spreads else 0.0
+    kept = [(std, freedom) for std, freedom in spreads if middle / 3 <= std <= 3 * middle]
     if not kept:
         return None
-    freedom = sum(s.n - 1 for s in kept)
-    return math.sqrt(math.fsum((s.n - 1) * (s.std or 0.0) ** 2 for s in kept) / freedom), len(kept)
+    return math.sqrt(math.fsum(n * std**2 for std, n in kept) / sum(n for _, n in kept)), len(kept)
 
 
-def accuracy_of(parts: Parts, run: Run, part: str) -> float | None:
-    return run.balanced if part == "balanced" else parts.accuracy(run, part)
+def noise(data: DataSet) -> str:
+    """What difference between two methods these runs cannot tell from chance, in words."""
+    intervals = [run.summary.test.balanced_ci for run in data.runs]
+    widths = [(ends[1] - ends[0]) / 2 for ends in intervals if ends is not None]
+    size, spread = data.first.summary.test.n, typical_spread(data.comparable)
+    if not widths or size is None:
+        return ""
+    half = f"±{100 * median(widths):.2f} points (95 %)"
+    known = f"With {size:,} test samples one model's balanced accuracy is known to {half}"
+    if spread is None:
+        return f"{known}; what chance does in training is not known from one seed."
+    most = max(len(group.runs) for group in data.comparable)
+    several = [group for group in data.comparable if len(group.runs) == most]
+    said = f"{known}, and seeds of one configuration differ with a standard deviation of {100 * spread[0]:.2f} points"
+    pairs = [accuracy_difference(one, two) for one, two in itertools.pairwise(several)]
+    halves = [half_width(pair.sources) for pair in pairs if pair is not None]
+    if not halves:
+        return f"{said}."
+    if (apart := 100 * median(halves)) > 50:
+        return f"{said}: {most} seeds each tell hardly any two methods apart; run more."
+    return f"{said}: with {most} seeds each, two methods can be told apart if they are about {apart:.1f} points apart."
 
 
 def _members(group: Group, part: str) -> list[int]:
@@ -299,8 +301,8 @@ def _paired_error(first: Group, second: Group, part: str) -> float | None:
     labels = kept[0][1]
     if any(not np.array_equal(labels, other) for _, other in kept):
         return None
-    one, two = (np.stack([right for right, _ in side]) for side in (kept[: len(first.runs)], kept[len(first.runs) :]))
-    gaps = one.mean(0) - two.mean(0)
+    right = np.stack([right for right, _ in kept])
+    gaps = right[: len(first.runs)].mean(0) - right[len(first.runs) :].mean(0)
     return mean_error([gaps[labels == c] for c in _members(first, part)])
 
 
@@ -319,8 +321,6 @@ def mean_error(gaps: Sequence[np.ndarray]) -> float | None:
 
 def right_and_labels(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
     """Which test samples were right, and the test labels, in test order; None where the summary did not keep them."""
-    from ..evaluate import packing
-
     test = run.summary.test
     if test.correct is None or test.labels is None or test.n is None:
         return None
@@ -328,11 +328,6 @@ def right_and_labels(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
         return packing.unpack_correct(test.correct, test.n).numpy(), packing.unpack_labels(test.labels, test.n).numpy()
     except InputError:
         return None
-
-
-def _unpaired_error(first: Group, second: Group, part: str) -> float | None:
-    one, two = (_class_error(group, part) for group in (first, second))
-    return None if one is None or two is None else math.hypot(one, two)
 
 
 def _class_error(group: Group, part: str) -> float | None:
@@ -349,7 +344,7 @@ def _class_error(group: Group, part: str) -> float | None:
 
 
 def curve(run: Run) -> dict[str, list[float]] | None:
-    """Accuracies by group that has classes, in ascending order of ``"tau"``, which is with them; None without any."""
+    """Test accuracies by group that has classes as τ·log π is taken off the logits, ``"tau"`` ascending; or None."""
     kept = run.summary.tradeoff
     known: dict[str, list[float]] = {}
     for name in ("tau", *GROUPS):
@@ -369,7 +364,7 @@ def mean_curve(group: Group, part: str) -> dict[str, list[float]] | None:
 
 
 def reference_head(data: DataSet) -> float | None:
-    """The head's accuracy at which all runs are compared: LogAdj's as trained, mean over seeds."""
+    """The head's accuracy at which all runs are compared, whatever τ that takes: LogAdj's as trained, over seeds."""
     groups = data.plain("logadj") if data.parts.stored else []
     stat = groups[0].accuracy("head") if groups else None
     return None if stat is None else stat.mean

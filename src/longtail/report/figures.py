@@ -1,10 +1,11 @@
 """The paper's seven figures and three more for a first look: plain arrays in, a matplotlib ``Figure`` out.
 
 Arrays are what ``summary.json`` holds: lists of numbers, quantiles at 0, 1, … 100 %, points as
-``{"x", "y", "labels"}``. ``looks`` is how each method is drawn; without it, labels that are names of methods look like
-them. Nothing here touches pyplot's global state, and ``save`` writes the same bytes for the same input.
+``{"x", "y", "labels"}``. ``looks`` is how each label is drawn (``style.styles``). Nothing here touches pyplot's global
+state, and ``save`` writes the same bytes for the same input.
 
->>> figure = group_accuracy({"CE": {"head": 0.7, "torso": 0.4, "tail": None}}, {"head": 4, "torso": 6, "tail": 0})
+>>> accuracy, sizes = {"CE": {"head": 0.7, "torso": 0.4, "tail": None}}, {"head": 4, "torso": 6, "tail": 0}
+>>> figure = group_accuracy(accuracy, sizes, style.styles({"CE": "ce"}))
 >>> [text.get_text() for text in figure.axes[0].texts][-1]
 'no classes'
 """
@@ -12,9 +13,9 @@ them. Nothing here touches pyplot's global state, and ``save`` writes the same b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib as mpl
 import numpy as np
@@ -25,14 +26,16 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ..counts import GROUPS
 from . import style
-from .style import SETTINGS, Style, add_legend, finish, make_panels, name_panel, shaded, share_limits, styled
+from .style import SETTINGS, Style, add_legend, finish, make_panels, name_panel, shaded, styled
 
+T = TypeVar("T")
 Points = Mapping[str, Sequence[float]]
 Curves = Mapping[str, Mapping[str, Any]]  # by label of a method: {"quantiles": 101 values, "n": number of samples}
-Looks = Mapping[str, Style] | None
+Looks = Mapping[str, Style]
 
 _DPI = 200  # twice what a screen shows
 FEW = 10  # fewer samples than this are drawn one by one
+_ZERO: Any = {"color": "#222222", "linewidth": 0.8, "linestyle": ":"}
 FEW_CLASSES = 25  # up to so many have a mark each; of more, the line is a mean over neighbours
 
 
@@ -71,7 +74,11 @@ def two_moons(data: Points | None, embeddings: Mapping[str, Points], class_names
         is_data = data is not None and i == 0
         ax.set_xlabel("input 1" if is_data else "embedding 1")
         ax.set_ylabel("input 2" if is_data else "embedding 2")
-    share_limits(axes[1:] if data is not None else axes)  # compactness shows on one scale only
+    maps = axes[1:] if data is not None else axes
+    for low_high, set_limits in ((Axes.get_xlim, Axes.set_xlim), (Axes.get_ylim, Axes.set_ylim)):
+        ends = np.asarray([low_high(ax) for ax in maps])
+        for ax in maps:  # compactness shows on one scale only
+            set_limits(ax, ends[:, 0].min(), ends[:, 1].max())
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(classes), markerscale=1.6)
     return figure
@@ -81,10 +88,9 @@ def two_moons(data: Points | None, embeddings: Mapping[str, Points], class_names
 def group_accuracy(
     accuracy: Mapping[str, Mapping[str, float | None]],
     classes: Mapping[str, int],
-    *,
+    looks: Looks,
     whiskers: Mapping[str, Mapping[str, float | None]] | None = None,
     title: str = "",
-    looks: Looks = None,
 ) -> Figure:
     """Figure 2: test accuracy (0…1) by head, torso and tail; bars are means over seeds.
 
@@ -104,7 +110,8 @@ def group_accuracy(
         cells = zip(places, [accuracy[label].get(c) for c in columns], errors)
         bars[label] = [(x, 100 * v, 100 * e) for x, v, e in cells if v is not None]
     top = min(max((v + e for row in bars.values() for _, v, e in row), default=100.0), 100.0)
-    for label, look in style.of(labels, looks).items():
+    for label in labels:
+        look = looks[label]
         x, v, e = np.asarray(bars[label] or np.empty((0, 3))).T
         ax.bar(x, v, width * 0.92, color=look.color, hatch=look.hatch, edgecolor="white", linewidth=0.4, label=label)
         known = e > 0
@@ -129,40 +136,55 @@ def group_accuracy(
 
 
 @styled
-def margin_distributions(curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Looks = None) -> Figure:
+def margin_distributions(curves: Mapping[str, Curves], looks: Looks, split: str, title: str = "") -> Figure:
     """Figure 3: density of the logit margin γ(x, y) = f_y(x) − max f_y'(x), one panel a label (the outer key).
 
     A label with fewer than ten samples has no density worth the name: its samples are drawn one by one.
     """
-    figure = _densities(curves, _margin_axis(split), looks, title)
+    figure = _densities(curves, looks, _margin_axis(split), title)
     for ax in figure.axes:
-        ax.axvline(0, color="#222222", linewidth=0.8, linestyle=":")
+        ax.axvline(0, **_ZERO)
     return figure
 
 
 @styled
-def dmax_distributions(curves: Mapping[str, Curves], *, title: str = "", looks: Looks = None) -> Figure:
+def dmax_distributions(curves: Mapping[str, Curves], looks: Looks, title: str = "") -> Figure:
     """Figure 4: density of the largest distance to a sample of the same class, over the largest norm; training data."""
-    return _densities(curves, "d_max(x) / max ‖Φ‖, training samples", looks, title, low=0.0)
+    return _densities(curves, looks, "d_max(x) / max ‖Φ‖, training samples", title, low=0.0)
 
 
 @styled
-def margin_cdfs(curves: Mapping[str, Curves], *, split: str, title: str = "", looks: Looks = None) -> Figure:
+def margin_cdfs(curves: Mapping[str, Curves], looks: Looks, split: str, title: str = "") -> Figure:
     """Figure 6: cumulative distribution of the margins; at 0 it is the share of samples misclassified."""
-    figure, axes = make_panels(len(curves), height=2.9, sharey=True)
-    for ax, (panel, rows) in zip(axes, curves.items()):
-        for label, look in style.of(rows, looks).items():
-            values = np.asarray(rows[label]["quantiles"], dtype=float)
-            look.plot(ax, values, np.linspace(0, 1, values.size), label=label, linewidth=1.6)
-        ax.axvline(0, color="#222222", linewidth=0.8, linestyle=":")
-        name_panel(ax, panel)
-        ax.set_xlabel(_margin_axis(split))
+
+    def draw(ax: Axes, rows: Curves) -> None:
+        for label, row in rows.items():
+            values = np.asarray(row["quantiles"], dtype=float)
+            looks[label].plot(ax, values, np.linspace(0, 1, values.size), label=label, linewidth=1.6)
+        ax.axvline(0, **_ZERO)
         ax.set_ylim(0, 1)
-    return finish(figure, axes, title, "share of samples below", _all_labels(curves))
+
+    return _by_panel(curves, draw, _margin_axis(split), "share of samples below", title, height=2.9, sharey=True)
 
 
 @styled
-def tsne(panels: Mapping[str, Points], class_group: Sequence[str], *, title: str = "") -> Figure:
+def training_curves(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], looks: Looks, ylabel: str, title: str = ""
+) -> Figure:
+    """A number of the training data by epoch, one line a method, a panel for each group of classes."""
+
+    def draw(ax: Axes, rows: Mapping[str, Sequence[float]]) -> None:
+        for label, values in rows.items():
+            look = looks[label]
+            epochs, mark = np.arange(1, len(values) + 1), look.marker if len(values) == 1 else None
+            look.plot(ax, epochs, np.asarray(values, dtype=float), marker=mark, label=label)
+
+    width = 5.6 if len(panels) == 1 else None
+    return _by_panel(panels, draw, "epoch", ylabel, title, height=3.2, width=width, sharey=True)
+
+
+@styled
+def tsne(panels: Mapping[str, Points], class_group: Sequence[str], title: str = "") -> Figure:
     """Figure 5: t-SNE of training embeddings, one panel a method; hue and marker say the group, shade the class."""
     figure, axes = make_panels(len(panels), height=3.2)
     present: list[str] = []
@@ -195,11 +217,10 @@ def tsne(panels: Mapping[str, Points], class_group: Sequence[str], *, title: str
 @styled
 def sensitivity(
     sweeps: Mapping[str, Mapping[str, Sequence[Any]]],
-    *,
-    baselines: Mapping[str, float] | None = None,
+    color: str,
+    looks: Looks,
+    baselines: Mapping[str, float],
     title: str = "",
-    looks: Looks = None,
-    color: str = style.COLOURS["elm"],
 ) -> Figure:
     """Figure 7: balanced accuracy (0…1) against a knob.
 
@@ -217,20 +238,18 @@ def sensitivity(
         ax.set_xticks(places, ticks, rotation=0 if max(map(len, ticks)) < 7 else 25)
         ax.set_xlabel(f"{knob} (logarithmic)" if _numeric(values) else knob)
         ax.margins(x=0.08, y=0.15)
-        for label, look in style.of(baselines or {}, looks).items():
-            height = 100 * (baselines or {})[label]
-            ax.axhline(height, color=look.color, linestyle="--", linewidth=1.2, label=label)
-    return finish(figure, axes, title, "balanced test accuracy (%)", list(baselines or ()))
+        for label, height in baselines.items():
+            ax.axhline(100 * height, color=looks[label].color, linestyle="--", linewidth=1.2, label=label)
+    return finish(figure, axes, title, "balanced test accuracy (%)", list(baselines))
 
 
 @styled
 def class_accuracy(
     sizes: Sequence[int],
     accuracy: Mapping[str, Sequence[float | None]],
+    looks: Looks,
     limits: tuple[int, int],
-    *,
     title: str = "",
-    looks: Looks = None,
 ) -> Figure:
     """Test accuracy (0…1) of every class against its training samples, one line a method, head to tail shaded.
 
@@ -244,8 +263,8 @@ def class_accuracy(
     ax.set_xscale("log")
     low, high = n.min() / 1.25, n.max() * 1.25
     _shade_groups(ax, low, high, limits)
-    for label, look in style.of(accuracy, looks).items():
-        values = np.asarray([np.nan if v is None else 100 * v for v in accuracy[label]])
+    for label, row in accuracy.items():
+        look, values = looks[label], np.asarray([np.nan if v is None else 100 * v for v in row])
         order = np.lexsort((np.arange(n.size), n))
         order = order[~np.isnan(values[order])]
         x, y = n[order], values[order]
@@ -270,17 +289,15 @@ def class_accuracy(
 
 
 @styled
-def tradeoff(
-    curves: Mapping[str, Mapping[str, Sequence[float]]], part: str, *, title: str = "", looks: Looks = None
-) -> Figure:
+def tradeoff(curves: Mapping[str, Mapping[str, Sequence[float]]], looks: Looks, part: str, title: str = "") -> Figure:
     """Accuracy (0…1) of ``part`` against the head's as logits are adjusted; a mark at τ = 0.
 
     Args:
         curves: by method: ``{"tau", "head", part}`` in ascending order of τ.
     """
     figure, (ax,) = make_panels(1, width=5.6, height=3.9)
-    for label, look in style.of(curves, looks).items():
-        rows = curves[label]
+    for label, rows in curves.items():
+        look = looks[label]
         head, other = 100 * np.asarray(rows["head"], dtype=float), 100 * np.asarray(rows[part], dtype=float)
         trained = int(np.abs(np.asarray(rows["tau"], dtype=float)).argmin())
         marked = {"marker": look.marker, "markevery": [trained], "markersize": 7}
@@ -290,22 +307,6 @@ def tradeoff(
     ax.set_title(title)
     add_legend(figure, ax, list(curves))
     return figure
-
-
-@styled
-def training_curves(
-    panels: Mapping[str, Mapping[str, Sequence[float]]], ylabel: str, *, title: str = "", looks: Looks = None
-) -> Figure:
-    """A number of the training data by epoch, one line a method, a panel for each group of classes."""
-    figure, axes = make_panels(len(panels), width=5.6 if len(panels) == 1 else None, height=3.2, sharey=True)
-    for ax, (panel, rows) in zip(axes, panels.items()):
-        for label, look in style.of(rows, looks).items():
-            values = np.asarray(rows[label], dtype=float)
-            mark = look.marker if values.size == 1 else None
-            look.plot(ax, np.arange(1, values.size + 1), values, marker=mark, label=label)
-        ax.set_xlabel("epoch")
-        ax.set_title(panel)
-    return finish(figure, axes, title, ylabel, _all_labels(panels))
 
 
 def _shade_groups(ax: Axes, low: float, high: float, limits: tuple[int, int]) -> None:
@@ -323,28 +324,39 @@ def _margin_axis(split: str) -> str:
     return f"margin γ(x, y) in logits, {split} samples"
 
 
-def _densities(curves: Mapping[str, Curves], xlabel: str, looks: Looks, title: str, low: float | None = None) -> Figure:
-    figure, axes = make_panels(len(curves), height=2.9)
-    for ax, (panel, rows) in zip(axes, curves.items()):
-        looked = style.of(rows, looks)
-        sizes = {label: int(rows[label].get("n", 101)) for label in rows}
-        if max(sizes.values()) < FEW:
-            _strips(ax, rows, looked, sizes)
-        else:
-            for label, look in looked.items():
-                x, y = _density(np.asarray(rows[label]["quantiles"], dtype=float), sizes[label], low)
-                look.plot(ax, x, y, linewidth=1.6, label=label)
-                ax.fill_between(x, y, color=look.color, alpha=0.08, linewidth=0)
-            ax.set_ylim(bottom=0)
+def _by_panel(
+    panels: Mapping[str, Mapping[str, T]], draw: Callable[[Axes, Mapping[str, T]], None], xlabel: str, ylabel: str,
+    title: str, **layout: Any,
+) -> Figure:  # fmt: skip
+    """A panel for each of the outer keys, with what ``draw`` puts there for the labels within."""
+    figure, axes = make_panels(len(panels), **layout)
+    for ax, (panel, rows) in zip(axes, panels.items()):
+        draw(ax, rows)
         name_panel(ax, panel)
         ax.set_xlabel(xlabel)
-    return finish(figure, axes, title, "density", _all_labels(curves))
+    labels = dict.fromkeys(label for rows in panels.values() for label in rows)
+    return finish(figure, axes, title, ylabel, list(labels))
 
 
-def _strips(ax: Axes, rows: Curves, looks: Mapping[str, Style], sizes: Mapping[str, int]) -> None:
+def _densities(curves: Mapping[str, Curves], looks: Looks, xlabel: str, title: str, low: float | None = None) -> Figure:
+    def draw(ax: Axes, rows: Curves) -> None:
+        sizes = {label: int(rows[label].get("n", 101)) for label in rows}
+        if max(sizes.values()) < FEW:
+            _strips(ax, rows, looks, sizes)
+            return
+        for label, row in rows.items():
+            x, y = _density(np.asarray(row["quantiles"], dtype=float), sizes[label], low)
+            looks[label].plot(ax, x, y, linewidth=1.6, label=label)
+            ax.fill_between(x, y, color=looks[label].color, alpha=0.08, linewidth=0)
+        ax.set_ylim(bottom=0)
+
+    return _by_panel(curves, draw, xlabel, "density", title, height=2.9)
+
+
+def _strips(ax: Axes, rows: Curves, looks: Looks, sizes: Mapping[str, int]) -> None:
     """Too few samples for a density: every sample as a mark, a row a method."""
-    for i, (label, look) in enumerate(looks.items()):
-        quantiles = np.asarray(rows[label]["quantiles"], dtype=float)
+    for i, (label, row) in enumerate(rows.items()):
+        look, quantiles = looks[label], np.asarray(row["quantiles"], dtype=float)
         places = np.linspace(0, 1, sizes[label])  # the i-th of n samples is the quantile i/(n − 1)
         values = np.interp(places, np.linspace(0, 1, quantiles.size), quantiles)
         look.plot(ax, values, np.full(values.size, -i), marker=look.marker, label=label)
@@ -361,20 +373,9 @@ def _density(quantiles: np.ndarray, n: int, low: float | None) -> tuple[np.ndarr
     grid = np.linspace(quantiles.min() - 3 * width, quantiles.max() + 3 * width, 256)
     if low is not None:
         grid = np.linspace(max(grid[0], low), grid[-1], 256)
-    density = _kernel(grid, quantiles, width)
-    if low is not None:
-        density += _kernel(grid, 2 * low - quantiles, width)
-    return grid, density
-
-
-def _kernel(grid: np.ndarray, centres: np.ndarray, width: float) -> np.ndarray:
+    centres = quantiles if low is None else np.concatenate([quantiles, 2 * low - quantiles])
     z = (grid[:, None] - centres[None, :]) / width
-    result: np.ndarray = np.exp(-0.5 * z**2).mean(axis=1) / (width * math.sqrt(2 * math.pi))
-    return result
-
-
-def _all_labels(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(label for rows in curves.values() for label in rows))
+    return grid, np.exp(-0.5 * z**2).sum(axis=1) / (quantiles.size * width * math.sqrt(2 * math.pi))
 
 
 def _numeric(values: Sequence[Any]) -> bool:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from ..counts import ClassCounts
-from ..margins import short
+from ..evaluate.accuracy import Spread, over_seeds
+from ..margins import short as knob_text
 from ..runs.identity import circumstances, condition, data_identity
 from ..runs.read import Run
 from . import paper
-from .table import Stat
 
+T = TypeVar("T")
 # Short names for legends and table rows; a method which is not here is called by its own name.
 SHORT = {
     "ce": "CE",
@@ -40,7 +41,16 @@ SHORT = {
     "contrastive": "Contrastive",
 }
 SYMBOL = {"lam": "λ", "alpha": "α", "tau": "τ", "gamma": "γ", "beta": "β", "epsilon": "ε"}
+PAPER_LIMITS = (100, 20)
 _ORDER = [row.method for row in paper.TABLE2]
+
+
+def gather(things: Iterable[T], facts: Callable[[T], Any]) -> list[list[T]]:
+    """Things of equal facts together, in the order of the first of each."""
+    found: dict[str, list[T]] = {}
+    for thing in things:
+        found.setdefault(json.dumps(facts(thing), sort_keys=True, default=str), []).append(thing)
+    return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -60,14 +70,13 @@ class Parts:
         return {name: index.tolist() for name, index in counts.groups(self.head, self.tail).items()}
 
     def accuracy(self, run: Run, part: str) -> float | None:
-        """Mean over the classes of ``part`` that were tested."""
+        """Mean over the classes of ``part`` that were tested; ``"balanced"`` is all of them."""
+        if part == "balanced":
+            return run.balanced
         if self.stored:
             return run.group_accuracy(part)
         known = [v for c in self.classes(run.counts)[part] if (v := run.summary.test.per_class[c]) is not None]
         return math.fsum(known) / len(known) if known else None
-
-
-PAPER_LIMITS = (100, 20)
 
 
 def parts_of(name: str, counts: ClassCounts, limits: tuple[int, int] | None = None) -> Parts:
@@ -101,7 +110,8 @@ class Group:
     def name(self) -> str:
         """Method and changed knobs alone: the label also says what tells groups of one name apart."""
         name = SHORT.get(self.method, self.method)
-        return f"{name} ({knobs_text(self.changed)})" if self.changed else name
+        knobs = ", ".join(f"{SYMBOL.get(k, k)} = {knob_text(v)}" for k, v in self.changed.items())
+        return f"{name} ({knobs})" if knobs else name
 
     @property
     def first(self) -> Run:
@@ -111,21 +121,22 @@ class Group:
     def method(self) -> str:
         return self.first.method
 
-    def stat(self, value: Callable[[Run], float | None]) -> Stat | None:
-        return Stat.of([value(run) for run in self.runs])
-
-    @property
-    def balanced(self) -> Stat:
-        stat = self.stat(lambda run: run.balanced)
-        assert stat is not None  # every run has one
-        return stat
+    def stat(self, value: Callable[[Run], float | None]) -> Spread | None:
+        """Over seeds; None if any lacks the value: a mean over other seeds than the row says would mislead."""
+        values = [value(run) for run in self.runs]
+        known = [v for v in values if v is not None]
+        return over_seeds(known) if len(known) == len(values) else None
 
     def mean(self, value: Callable[[Run], float | None]) -> float | None:
         """Of a number that is no fraction, the mean over seeds alone."""
         stat = self.stat(value)
         return None if stat is None else stat.mean
 
-    def accuracy(self, part: str) -> Stat | None:
+    @property
+    def balanced(self) -> Spread:
+        return over_seeds([run.balanced for run in self.runs])
+
+    def accuracy(self, part: str) -> Spread | None:
         return self.stat(lambda run: self.parts.accuracy(run, part))
 
     def class_accuracy(self, label: int) -> float | None:
@@ -136,6 +147,19 @@ class Group:
         """How many test samples a class has."""
         sizes = self.first.summary.test.per_class_n
         return None if sizes is None else sizes[label]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Groups which differ in one knob only, in ascending order of its value."""
+
+    method: str
+    knob: str
+    groups: list[Group]
+
+    @property
+    def values(self) -> list[Any]:
+        return [group.first.knobs[self.knob] for group in self.groups]
 
 
 @dataclass(frozen=True)
@@ -165,9 +189,9 @@ class DataSet:
         return self.first.counts
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """How many classes each of head, torso and tail has."""
-        return {name: len(index) for name, index in self.members.items()}
+    def published(self) -> bool:
+        """Whether the paper's numbers are about these very data."""
+        return paper.same_data(self.name, self.first.split.counts)
 
     @cached_property
     def members(self) -> dict[str, list[int]]:
@@ -175,15 +199,34 @@ class DataSet:
         return self.parts.classes(self.counts)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """How many classes each of head, torso and tail has."""
+        return {name: len(index) for name, index in self.members.items()}
+
+    @cached_property
     def class_group(self) -> list[str]:
         """Head, torso or tail for each class."""
         index = {c: name for name, classes in self.members.items() for c in classes}
         return [index[c] for c in range(self.counts.num_classes)]
 
-    @property
+    @cached_property
     def comparable(self) -> list[Group]:
         """The groups under the circumstances that most of them share: a comparison with all else equal."""
-        return _under_shared_circumstances(self.groups)
+        return _most_alike(self.groups)
+
+    @cached_property
+    def sweeps(self) -> list[Sweep]:
+        """Every knob of which at least three values were run with all else equal; the widest sweep of each knob."""
+        best: dict[tuple[str, str], Sweep] = {}
+        knobs = dict.fromkeys((group.method, knob) for group in self.groups for knob in group.first.knobs)
+        for method, knob in knobs:
+            having = [g for g in self.groups if g.method == method and knob in g.first.knobs]
+            for same in gather(having, partial(_all_but, knob)):
+                by_value = {knob_text(g.first.knobs[knob]): g for g in same}
+                widest = best.get((method, knob))
+                if len(by_value) >= 3 and (widest is None or len(by_value) > len(widest.groups)):
+                    best[method, knob] = Sweep(method, knob, sorted(by_value.values(), key=partial(_rank, knob)))
+        return list(best.values())
 
     def plain(self, method: str) -> list[Group]:
         """The groups of a method with no knob changed; most epochs first, then most seeds."""
@@ -191,11 +234,18 @@ class DataSet:
         return sorted(found, key=lambda g: (-(g.first.epochs or 0), -len(g.runs)))
 
 
-knob_text = short
+def _all_but(knob: str, group: Group) -> list[Any]:
+    others = {k: v for k, v in group.first.knobs.items() if k != knob}
+    return [others, circumstances(group.first)]
 
 
-def knobs_text(knobs: dict[str, Any]) -> str:
-    return ", ".join(f"{SYMBOL.get(k, k)} = {knob_text(v)}" for k, v in knobs.items())
+def _rank(knob: str, group: Group) -> tuple[int, float, str]:
+    value = group.first.knobs[knob]
+    return (0, float(value), "") if isinstance(value, (int, float)) else (1, 0.0, knob_text(value))
+
+
+def _most_alike(groups: Sequence[Group]) -> list[Group]:
+    return max(gather(groups, lambda group: circumstances(group.first)), key=len)
 
 
 def datasets(runs: Sequence[Run], limits: tuple[int, int] | None = None) -> list[DataSet]:
@@ -204,48 +254,25 @@ def datasets(runs: Sequence[Run], limits: tuple[int, int] | None = None) -> list
     Comparisons under different circumstances, such as two lengths of training, are one ``DataSet`` each. ``limits`` are
     those of head and tail, if they are not to follow the data.
     """
-    by_data: dict[str, list[Run]] = {}
-    for run in runs:
-        by_data.setdefault(json.dumps(data_identity(run), sort_keys=True), []).append(run)
-    names = [data_title(sets[0]) for sets in by_data.values()]
+    by_data = gather(runs, data_identity)
+    names = [_title(same[0]) for same in by_data]
     found = []
-    for same in by_data.values():
-        title = data_title(same[0], alone=names.count(data_title(same[0])) == 1)
-        parts = parts_of(same[0].data, same[0].counts, limits)
-        found += [DataSet(same[0].data, title + said, _groups(some, parts), parts) for said, some in _comparisons(same)]
+    for same in by_data:
+        first = same[0]
+        # where several variants of a data set are present, its options tell them apart
+        options = ", ".join(f"{k} = {knob_text(v)}" for k, v in sorted(first.options.items()))
+        title = f"{_title(first)} ({options})" if options and names.count(_title(first)) > 1 else _title(first)
+        parts = parts_of(first.data, first.counts, limits)
+        found += [DataSet(first.data, title + said, _groups(some, parts), parts) for said, some in _comparisons(same)]
     known = list(paper.DATASETS)
     found.sort(key=lambda d: (known.index(d.name) if d.name in known else len(known), d.title))
-    return _distinct_titles(found)
+    numbers = _numbers([data.slug for data in found])  # titles name files and anchors, so no two may become one
+    return [replace(data, title=data.title + number) for data, number in zip(found, numbers)]
 
 
-def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
-    """Runs of one data set, apart where two or more methods each were run under several circumstances.
-
-    The comparison of most epochs comes first; the later ones say what is different about them. What was run under no
-    comparison's circumstances joins the one of its own length, or else the first.
-    """
-    by_circumstances: dict[str, list[Run]] = {}
-    for run in runs:
-        by_circumstances.setdefault(_key(circumstances(run)), []).append(run)
-    compared = [same for same in by_circumstances.values() if same[0].recipe and len({run.method for run in same}) > 1]
-    if len(compared) < 2:
-        return [("", runs)]
-    compared.sort(key=lambda same: (-(same[0].epochs or 0), -len(same)))
-    first, *others = compared
-    said = ["", *(f" ({', '.join(_differences(same[0], first[:1]))})" for same in others)]
-    parts = [list(same) for same in compared]
-    for run in (run for same in by_circumstances.values() if same not in compared for run in same):
-        next((part for part in parts if part[0].epochs == run.epochs), parts[0]).append(run)
-    return list(zip(said, parts))
-
-
-def _distinct_titles(sets: list[DataSet]) -> list[DataSet]:
-    """Titles name files and anchors, so no two may become one."""
-    slugs = [data.slug for data in sets]
-    return [
-        replace(data, title=f"{data.title} #{slugs[:i].count(slugs[i]) + 1}") if slugs.count(slugs[i]) > 1 else data
-        for i, data in enumerate(sets)
-    ]
+def _title(run: Run) -> str:
+    """A data set from disk is named by its path, of which the last part says enough."""
+    return paper.DATASETS.get(run.data) or PurePath(run.data).name or run.data
 
 
 def slug(title: str) -> str:
@@ -258,28 +285,52 @@ def slug(title: str) -> str:
     return "-".join(part for part in kept.split("-") if part) or "data"
 
 
-def data_title(run: Run, alone: bool = True) -> str:
-    """A data set's name; where several variants of it are present, with its options, if it has any."""
-    # a data set from disk is named by its path, of which the last part says enough
-    title = paper.DATASETS.get(run.data) or PurePath(run.data).name or run.data
-    if alone or not run.options:
-        return title
-    options = ", ".join(f"{k} = {knob_text(v)}" for k, v in sorted(run.options.items()))
-    return f"{title} ({options})"
+def _numbers(names: list[str]) -> list[str]:
+    """What tells equal names apart: `` #1``, `` #2``; nothing for a name that is there once."""
+    return [f" #{names[:i].count(name) + 1}" if names.count(name) > 1 else "" for i, name in enumerate(names)]
+
+
+def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
+    """Runs of one data set, apart where two or more methods each were run under several circumstances.
+
+    The comparison of most epochs comes first; the later ones say what is different about them. What was run under no
+    comparison's circumstances joins the one of its own length, or else the first.
+    """
+    alike = gather(runs, circumstances)
+    compared = [same for same in alike if same[0].recipe and len({run.method for run in same}) > 1]
+    if len(compared) < 2:
+        return [("", runs)]
+    others = [run for same in alike if same not in compared for run in same]
+    compared.sort(key=lambda same: (-(same[0].epochs or 0), -len(same)))
+    first = compared[0][0]
+    said = ["", *(f" ({', '.join(_differences(same[0], [first]))})" for same in compared[1:])]
+    for run in others:
+        next((same for same in compared if same[0].epochs == run.epochs), compared[0]).append(run)
+    return list(zip(said, compared))
 
 
 def _groups(runs: list[Run], parts: Parts) -> list[Group]:
-    by_condition: dict[str, list[Run]] = {}
-    for run in runs:
-        later = _later_knobs([other for other in runs if other.method == run.method])
-        by_condition.setdefault(_key(condition(run, later)), []).append(run)
+    """The configurations; a label says of groups of one name in what circumstances they differ.
+
+    Where most groups are a comparison with all else equal, those keep their short labels and the others say what is
+    different about them.
+    """
     groups = []
-    for same in by_condition.values():
-        same.sort(key=lambda r: (r.seed is None, r.seed or 0))
-        group = Group("", same, _changed(same[0], [r for r in runs if r.method == same[0].method]), parts)
-        groups.append(replace(group, label=group.name))
-    groups.sort(key=lambda g: (_ORDER.index(g.method) if g.method in _ORDER else len(_ORDER), g.method, g.label))
-    return _distinct(groups)
+    for peers in gather(runs, lambda run: run.method):
+        for same in gather(peers, partial(condition, without=_later_knobs(peers))):
+            same.sort(key=lambda r: (r.seed is None, r.seed or 0))
+            changed = same[0].config.changed
+            if changed is None:  # an old run does not say: those that differ between the runs of the method
+                changed = {k: v for k, v in same[0].knobs.items() if any(p.knobs.get(k) != v for p in peers)}
+            groups.append(Group("", same, changed, parts))
+    groups.sort(key=lambda g: (_ORDER.index(g.method) if g.method in _ORDER else len(_ORDER), g.method, g.name))
+    alike = _most_alike(groups)
+    usual = len(alike) > len(groups) / 2 and len({group.method for group in alike}) > 1
+    labels = []
+    for group in groups:
+        others = [alike[0].first] if usual else [g.first for g in groups if g.name == group.name]
+        labels.append(" · ".join([group.name, *_differences(group.first, others)]))
+    return [replace(g, label=label + number) for g, label, number in zip(groups, labels, _numbers(labels))]
 
 
 def _later_knobs(runs: list[Run]) -> set[str]:
@@ -287,39 +338,6 @@ def _later_knobs(runs: list[Run]) -> set[str]:
     names = {name for run in runs for name in run.knobs}
     changed = {name for run in runs for name in run.config.changed or ()}
     return {name for name in names - changed if any(name not in run.knobs for run in runs)}
-
-
-def _changed(run: Run, peers: list[Run]) -> dict[str, Any]:
-    """The knobs which were not the method's defaults when it ran; where a run does not say, those that differ."""
-    if run.config.changed is not None:
-        return run.config.changed
-    return {k: v for k, v in run.knobs.items() if any(p.knobs.get(k) != v for p in peers)}
-
-
-def _distinct(groups: list[Group]) -> list[Group]:
-    """Groups of one label differ in model, epochs, precision or recipe: append what tells them apart.
-
-    Where most groups are a comparison with all else equal, those keep their short labels and the others say what is
-    different about them.
-    """
-    shared = _shared(groups)
-    result = []
-    for group in groups:
-        peers = [g.first for g in groups if g.label == group.label] if shared is None else [shared]
-        result.append(replace(group, label=" · ".join([group.label, *_differences(group.first, peers)])))
-    labels = [group.label for group in result]
-    for i, group in enumerate(result):  # two recipes of one name may still differ in their fields
-        if labels.count(group.label) > 1:
-            result[i] = replace(group, label=f"{group.label} #{labels[:i].count(group.label) + 1}")
-    return result
-
-
-def _shared(groups: list[Group]) -> Run | None:
-    """A run under the circumstances of more than half of the groups, if these are of several methods."""
-    shared = _under_shared_circumstances(groups)
-    if len(shared) <= len(groups) / 2 or len({group.method for group in shared}) < 2:
-        return None
-    return shared[0].first
 
 
 def _differences(run: Run, others: list[Run]) -> list[str]:
@@ -336,19 +354,6 @@ def _differences(run: Run, others: list[Run]) -> list[str]:
     if named and any(what.startswith("recipe ") for what in differ):
         return [_said(w, mine.get(w)) for w in differ if not w.startswith("recipe ")] + [f"recipe {recipe}"]
     return [_said(what, mine.get(what)) for what in differ]
-
-
-def _under_shared_circumstances(groups: list[Group]) -> list[Group]:
-    """The groups under the circumstances that most of them share."""
-    shared: dict[str, list[Group]] = {}
-    for group in groups:
-        shared.setdefault(_key(circumstances(group.first)), []).append(group)
-    return max(shared.values(), key=len)
-
-
-def _key(facts: Any) -> str:
-    """Equal for equal facts, to group by."""
-    return json.dumps(facts, sort_keys=True, default=str)
 
 
 def _said(what: str, value: Any) -> str:

@@ -1,72 +1,104 @@
-"""The tables of a whole report: Table 1, what was run, at which lengths, and how to repeat it."""
+"""The tables of a whole report: what was run, how to repeat it, at which lengths, and the paper's two overviews."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 
 from ..counts import ClassCounts
+from ..margins import short as knob_text
 from ..runs.identity import circumstances, data_identity
 from ..runs.read import Run, Skipped
 from . import paper
-from .grouping import DataSet, Group, knob_text
-from .table import Cell, Column, Table
+from .document import Cell, Column, Table
+from .grouping import DataSet, Group, gather
 
 Each = tuple[DataSet, Group, Run]
+WHICH: list[Column[Each]] = [
+    Column("Data", lambda row: row[0].title),
+    Column("Method", lambda row: row[1].label),
+    Column("Seed", lambda row: row[2].seed),
+]
 
 
-def table1() -> Table:
-    """Table 1: the printed ticks, and those computed from the plans of our methods."""
-    from .. import methods
-
-    counts = ClassCounts([500, 50, 5])  # any long tail: what a method does, not what a data set is
-
-    shown = {True: "✓", False: "×", None: "—"}
-    rows: list[list[Cell]] = []
-    for approach in paper.TABLE1:
-        rows.append([approach.title, "the paper", *(shown[tick] for tick in approach.ticks), ""])
-        for name in approach.methods:
-            if name not in methods.names():
-                continue
-            traits = methods.build(name, counts).traits()
-            ticks = tuple(traits[key] for key in paper.TRAITS)
-            agrees = "agrees" if ticks == approach.ticks else "differs"
-            rows.append(["", name, *(shown[tick] for tick in ticks), agrees])
-    columns = ["Approach", "Source", *paper.TRAITS.values(), "With the paper"]
-    note = "Rows of our methods are computed from their plans, not typed. “—” is “not applicable”, as in the paper."
-    return Table("table1", "Table 1: margins in logits and in embeddings", columns, rows, note)
+def tables(sets: Sequence[DataSet], skipped: Sequence[Skipped], of_the_paper: bool) -> list[Table]:
+    """All of them; the paper's overviews where the runs have to do with the paper."""
+    every = [(data, group, run) for data in sets for group in data.groups for run in group.runs]
+    made = [runs(every, skipped), reproduce(every), *lengths(sets)]
+    return [*made, table1(), coverage(sets)] if of_the_paper else made
 
 
-def coverage(sets: Sequence[DataSet]) -> Table:
-    """The methods of the paper's Table 2 by data set: how many seeds of each were run, or that none was."""
+def runs(every: Sequence[Each], skipped: Sequence[Skipped]) -> Table:
+    """Every run, and every folder that was left out with the reason."""
 
-    def seeds(data: str) -> Column[paper.Result]:
-        same = [d for d in sets if d.name == data and paper.same_data(data, d.counts.n.tolist())]
+    def state(run: Run) -> str:
+        resumed = run.environment.resumed
+        return "; ".join([*run.missing, *([f"resumed {resumed} time(s)"] if resumed else [])]) or "read"
 
-        def cell(row: paper.Result) -> str:
-            most: dict[int, int] = {}  # by length: one seed at two lengths is not two seeds
-            for group in (g for d in same for g in d.groups if g.method == row.method and not g.changed):
-                epochs = group.first.epochs or 0
-                most[epochs] = max(most.get(epochs, 0), len(group.runs))
-            said = [
-                f"{n} seed{'' if n == 1 else 's'}" + (f" ({epochs} epochs)" if len(most) > 1 else "")
-                for epochs, n in sorted(most.items(), reverse=True)
-            ]
-            return ", ".join(said) or "not run"
+    columns: list[Column[Each]] = [
+        *WHICH,
+        Column("Model", lambda row: row[2].network),
+        Column("Epochs", lambda row: row[2].epochs),
+        Column("Precision", lambda row: row[2].precision),
+        Column("Device", lambda row: row[2].environment.device or "–"),
+        Column("Classes", lambda row: row[2].counts.num_classes),
+        Column("Training samples", lambda row: row[2].counts.total),
+        Column("Test samples", lambda row: row[2].summary.test.n),
+        Column("State", lambda row: state(row[2])),
+        Column("Folder", lambda row: str(row[2].path)),
+    ]
+    table = Table.of("runs", "What was run", every, columns)
+    nothing: list[Cell] = ["–", "–", None, "", None, "", "", None, None, None]
+    table.rows.extend([*nothing, f"skipped: {s.reason}", str(s.path)] for s in skipped)
+    return table
 
-        return Column(paper.DATASETS[data], cell)
 
-    columns: list[Column[paper.Result]] = [Column("Method", lambda row: row.title), *map(seeds, paper.DATASETS)]
-    return Table.of("coverage", "The paper's comparison: what was run and what was not", paper.TABLE2, columns)
+def reproduce(every: Sequence[Each]) -> Table:
+    """The command that makes each run again."""
+
+    def versions(run: Run) -> str:
+        found = run.environment
+        pairs = (("longtail", found.longtail), ("torch", found.torch), ("python", found.python))
+        return ", ".join(f"{name} {version}" for name, version in pairs if version) or "–"
+
+    columns: list[Column[Each]] = [
+        *WHICH,
+        Column("Command", lambda row: command(row[2])),
+        Column("Commit", lambda row: row[2].environment.git or "–"),
+        Column("Versions", lambda row: versions(row[2])),
+    ]
+    note = (
+        "As given when the run was made, or from its configuration where that is not known; each run's config.json "
+        "holds every setting, also those left at their default."
+    )
+    return Table.of("reproduce", "How to reproduce each run", every, columns, note)
+
+
+def command(run: Run) -> str:
+    """The command that was given, where it was one of ours; else ``longtail train …`` from the configuration."""
+    given = run.environment.command
+    if given[:1] == ["longtail"] and given[1:2] in (["train"], ["compare"], ["sweep"]):
+        return shlex.join(given)
+    backbone, recipe = run.config.backbone, run.recipe
+    options = {
+        "--seed": run.seed,
+        "--epochs": run.epochs,
+        "--recipe": recipe.get("name") or None,
+        "--model": run.model or None,
+        "--backbone": backbone and backbone.name,
+        "--train": backbone and backbone.train,
+        **{f"--{name.replace('_', '-')}": recipe.get(name) for name in ("batch_size", "lr", "clip", "ema")},
+    }
+    words = ["longtail", "train", run.method, "--data", run.data]
+    words += [w for option, value in options.items() if value is not None for w in (option, knob_text(value))]
+    words += [w for name, value in run.knobs.items() for w in ("--set", f"{name}={knob_text(value)}")]
+    words += [w for name, value in run.options.items() for w in ("--option", f"{name}={knob_text(value)}")]
+    return shlex.join([*words, "--precision", run.precision] if run.precision else words)
 
 
 def lengths(sets: Sequence[DataSet]) -> list[Table]:
     """What longer training brings: a table for each data set whose methods were compared at several lengths."""
-    by_data: dict[str, list[DataSet]] = {}
-    for data in sets:
-        by_data.setdefault(json.dumps(data_identity(data.first), sort_keys=True), []).append(data)
-    return [table for same in by_data.values() if (table := _lengths(same)) is not None]
+    return [table for same in gather(sets, lambda d: data_identity(d.first)) if (table := _lengths(same)) is not None]
 
 
 def _lengths(sets: list[DataSet]) -> Table | None:
@@ -78,89 +110,52 @@ def _lengths(sets: list[DataSet]) -> Table | None:
     names = [g.name for g in found[-1] if any(g.name in earlier for earlier in by_name[:-1])]
     if not names:
         return None
-    runs = [groups[0].first for groups in found]
-    columns = ["Method", *(f"{run.epochs} epochs, {run.precision}" for run in runs)]
+    first = [groups[0].first for groups in found]
+    columns = ["Method", *(f"{run.epochs} epochs, {run.precision}" for run in first)]
     rows: list[list[Cell]] = [[name, *(balanced.get(name, "not run") for balanced in by_name)] for name in names]
     note = (
         "Balanced test accuracy in per cent; ± is the standard deviation over seeds, if there are several. The recipe "
         "is the same, warm-up and milestones in proportion; a different precision comes on top of the length."
     )
-    title = sets[0].title
-    return Table(f"lengths-{sets[0].slug}", f"{title} by length of training", columns, rows, note)
+    return Table(f"lengths-{sets[0].slug}", f"{sets[0].title} by length of training", columns, rows, note)
 
 
-def runs(sets: Sequence[DataSet], skipped: Sequence[Skipped]) -> Table:
-    """Every run, and every folder that was left out with the reason."""
+def table1() -> Table:
+    """Table 1: the printed ticks, and those computed from the plans of our methods."""
+    from .. import methods
 
-    def state(run: Run) -> str:
-        resumed = run.environment.resumed
-        return "; ".join([*run.missing, *([f"resumed {resumed} time(s)"] if resumed else [])]) or "read"
-
-    columns: list[Column[Each]] = [
-        Column("Data", lambda row: row[0].title),
-        Column("Method", lambda row: row[1].label),
-        Column("Seed", lambda row: row[2].seed),
-        Column("Model", lambda row: row[2].network),
-        Column("Epochs", lambda row: row[2].epochs),
-        Column("Precision", lambda row: row[2].precision),
-        Column("Device", lambda row: row[2].environment.device or "–"),
-        Column("Classes", lambda row: row[2].counts.num_classes),
-        Column("Training samples", lambda row: row[2].counts.total),
-        Column("Test samples", lambda row: row[2].summary.test.n),
-        Column("State", lambda row: state(row[2])),
-        Column("Folder", lambda row: str(row[2].path)),
-    ]
-    table = Table.of("runs", "What was run", _each(sets), columns)
-    nothing: list[Cell] = ["–", "–", None, "", None, "", "", None, None, None]
-    table.rows.extend([*nothing, f"skipped: {s.reason}", str(s.path)] for s in skipped)
-    return table
+    counts = ClassCounts([500, 50, 5])  # any long tail: what a method does, not what a data set is
+    shown = {True: "✓", False: "×", None: "—"}
+    rows: list[list[Cell]] = []
+    for approach in paper.TABLE1:
+        rows.append([approach.title, "the paper", *(shown[tick] for tick in approach.ticks), ""])
+        for name in (name for name in approach.methods if name in methods.names()):
+            traits = methods.build(name, counts).traits()
+            ticks = tuple(traits[key] for key in paper.TRAITS)
+            rows.append(["", name, *map(shown.get, ticks), "agrees" if ticks == approach.ticks else "differs"])
+    columns = ["Approach", "Source", *paper.TRAITS.values(), "With the paper"]
+    note = "Rows of our methods are computed from their plans, not typed. “—” is “not applicable”, as in the paper."
+    return Table("table1", "Table 1: margins in logits and in embeddings", columns, rows, note)
 
 
-def reproduce(sets: Sequence[DataSet]) -> Table:
-    """The command that makes each run again."""
+def coverage(sets: Sequence[DataSet]) -> Table:
+    """The methods of the paper's Table 2 by data set: how many seeds of each were run, or that none was."""
 
-    def versions(run: Run) -> str:
-        found = run.environment
-        pairs = (("longtail", found.longtail), ("torch", found.torch), ("python", found.python))
-        return ", ".join(f"{name} {version}" for name, version in pairs if version) or "–"
+    def seeds(name: str) -> Column[paper.Result]:
+        groups = [group for data in sets if data.name == name and data.published for group in data.groups]
 
-    columns: list[Column[Each]] = [
-        Column("Data", lambda row: row[0].title),
-        Column("Method", lambda row: row[1].label),
-        Column("Seed", lambda row: row[2].seed),
-        Column("Command", lambda row: command(row[2])),
-        Column("Commit", lambda row: row[2].environment.git or "–"),
-        Column("Versions", lambda row: versions(row[2])),
-    ]
-    note = (
-        "As given when the run was made, or from its configuration where that is not known; each run's config.json "
-        "holds every setting, also those left at their default."
-    )
-    return Table.of("reproduce", "How to reproduce each run", _each(sets), columns, note)
+        def cell(row: paper.Result) -> str:
+            most: dict[int, int] = {}  # by length: one seed at two lengths is not two seeds
+            for group in (g for g in groups if g.method == row.method and not g.changed):
+                epochs = group.first.epochs or 0
+                most[epochs] = max(most.get(epochs, 0), len(group.runs))
+            said = [
+                f"{n} seed{'' if n == 1 else 's'}" + (f" ({epochs} epochs)" if len(most) > 1 else "")
+                for epochs, n in sorted(most.items(), reverse=True)
+            ]
+            return ", ".join(said) or "not run"
 
+        return Column(paper.DATASETS[name], cell)
 
-def _each(sets: Sequence[DataSet]) -> list[Each]:
-    return [(data, group, run) for data in sets for group in data.groups for run in group.runs]
-
-
-def command(run: Run) -> str:
-    """The command that was given, where it was one of ours; else ``longtail train …`` from the configuration."""
-    given = run.environment.command
-    if given[:1] == ["longtail"] and given[1:2] in (["train"], ["compare"], ["sweep"]):
-        return shlex.join(given)
-    words = ["longtail", "train", run.method, "--data", run.data]
-    words += ["--seed", str(run.seed)] if run.seed is not None else []
-    words += ["--epochs", str(run.epochs)] if run.epochs is not None else []
-    words += ["--recipe", str(run.recipe["name"])] if run.recipe.get("name") else []
-    words += ["--model", run.model] if run.model else []
-    if (backbone := run.config.backbone) is not None:
-        words += ["--backbone", backbone.name, "--train", backbone.train]
-    for option, field in (("--batch-size", "batch_size"), ("--lr", "lr"), ("--clip", "clip"), ("--ema", "ema")):
-        if run.recipe.get(field) is not None:
-            words += [option, knob_text(run.recipe[field])]
-    for name, value in run.config.knobs.items():
-        words += ["--set", f"{name}={knob_text(value)}"]
-    for name, value in run.options.items():
-        words += ["--option", f"{name}={knob_text(value)}"]
-    words += ["--precision", run.precision] if run.precision else []
-    return shlex.join(words)
+    columns: list[Column[paper.Result]] = [Column("Method", lambda row: row.title), *map(seeds, paper.DATASETS)]
+    return Table.of("coverage", "The paper's comparison: what was run and what was not", paper.TABLE2, columns)

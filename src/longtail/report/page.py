@@ -13,7 +13,6 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 import jinja2
 from markupsafe import Markup
@@ -23,9 +22,9 @@ from ..errors import InputError, RunError
 from ..runs.read import Found, find
 from . import claims, figures, gallery, inventory, paper, tables
 from .answer import answer, mistakes, worst
-from .document import Command, Item, Mistakes, Picture, Report, Section, Warned, markdown
+from .comparison import noise
+from .document import Item, Mistakes, Picture, Report, Said, Section, Table, raw, text
 from .grouping import DataSet, datasets
-from .table import Table, raw, text
 
 TITLE = "Long-tail report"
 _TABLE = re.compile(r"(<!-- table:([\w.-]+)(?: (\{.*?\}))? -->\n).*?(<!-- /table -->)", re.S)
@@ -51,75 +50,55 @@ def make(found: Found, *, limits: tuple[int, int] | None = None, paper_claims: b
     """
     sets = datasets(found.runs, limits)
     looks = gallery.looks_for(sets)
-    sections = [_data_section(data, gallery.pictures(data, looks), paper_claims) for data in sets]
-    general = [inventory.runs(sets, found.skipped), inventory.reproduce(sets), *inventory.lengths(sets)]
-    if paper_claims or any(_is_paper_s(data) for data in sets):
-        general += [inventory.table1(), inventory.coverage(sets)]
-    rest = [Section(f"section-{table.slug}", table.title, [table], "closed") for table in general]
-    return Report(_lead(found, sets), sections, rest, [str(skipped) for skipped in found.skipped])
-
-
-def _is_paper_s(data: DataSet) -> bool:
-    return paper.same_data(data.name, data.first.split.counts)
-
-
-def _lead(found: Found, sets: Sequence[DataSet]) -> str:
+    sections = [_data_section(data, gallery.pictures(data, looks), paper_claims or data.published) for data in sets]
+    of_the_paper = paper_claims or any(data.published for data in sets)
+    general = [_closed(table) for table in inventory.tables(sets, found.skipped, of_the_paper)]
     runs, groups = len(found.runs), sum(len(data.groups) for data in sets)
-    return (
-        f"{runs} run{_s(runs)} of {groups} configuration{_s(groups)} on {', '.join(data.title for data in sets)}. "
+    lead = (
+        f"{runs} run{'' if runs == 1 else 's'} of {groups} configuration{'' if groups == 1 else 's'} on "
+        f"{', '.join(data.title for data in sets)}. "
         "Accuracies are balanced test accuracies in per cent; ± is a standard deviation over seeds."
     )
+    return Report(lead, sections, general, [str(skipped) for skipped in found.skipped])
+
+
+def _closed(table: Table, *before: str) -> Section:
+    """A section of one table that opens on a click."""
+    return Section(f"section-{table.slug}", table.title, [*before, table], "closed")
 
 
 def _data_section(data: DataSet, pictures: Sequence[Picture], paper_claims: bool) -> Section:
     """First the answer, then what one looks at, then the laboratory."""
-    name, found = data.slug, answer(data)
-    first, look, lab = ([p for p in pictures if p.place == place] for place in ("answer", "look", "laboratory"))
-    bars = [p for p in look if p.name.startswith("figure2")]
-    warned = [Warned(found.warning)] if found.warning else []
-    items: list[Item | Section] = [Section(f"answer-{name}", data.title, [*found.sentences, *warned, *first], "answer")]
-    result = tables.results(data)
-    items.append(_section("head-tail", name, "Head, torso and tail", [*bars, result, *_facts(data)]))
-    items += [_section(p.name.split("-")[0], name, _HEADINGS[p.name.split("-")[0]], [p]) for p in look if p not in bars]
+    name, found, uncertain = data.slug, answer(data), noise(data)
+    drawn = {picture.name.removesuffix(f"-{name}"): picture for picture in pictures}
+    warned = [Said("warning", found.warning)] if found.warning else []
+    items: list[Item | Section] = [
+        Section(f"answer-{name}", data.title, [*found.sentences, *warned, drawn.pop("classes")], "answer"),
+        Section(
+            f"head-tail-{name}", "Head, torso and tail",
+            [drawn.pop("figure2-groups"), tables.results(data), *_facts(data, uncertain)],
+        ),
+    ]  # fmt: skip
+    for kind, title in (("tradeoff", "Head against tail"), ("training", "Training")):
+        items += [Section(f"{kind}-{name}", title, [drawn.pop(kind)])] if kind in drawn else []
     failing = worst(data, found.best)
     if failing is not None:
-        shown: list[Item] = [failing, mistakes(data, found.best, found.run)]
-        items.append(Section(f"section-{failing.slug}", failing.title, shown))
+        pictured = mistakes(data, found.best, found.run)
+        items.append(Section(f"section-{failing.slug}", failing.title, [failing, pictured]))
     if found.commands:
-        items.append(_section("next", name, "What next", [Command(command) for command in found.commands]))
-    inner: list[Item | Section] = [
-        Section(f"section-{table.slug}", table.title, [table], "closed") for table in _tables(data)
-    ]
-    if paper_claims or _is_paper_s(data):
+        items.append(Section(f"next-{name}", "What next", [Said("command", command) for command in found.commands]))
+    inner = [_closed(table) for table in tables.laboratory(data, uncertain)]
+    if paper_claims:
         checked = claims.check(data)
-        table = claims.table(data, checked)
-        inner.append(Section(f"section-{table.slug}", table.title, [claims.in_words(data, checked), table], "closed"))
-    if lab:
-        inner.append(_section("figures", name, "Margins, distances and maps of embeddings", lab, "closed"))
+        inner.append(_closed(claims.table(data, checked), claims.in_words(data, checked)))
+    if drawn:
+        title = "Margins, distances and maps of embeddings"
+        inner.append(Section(f"figures-{name}", title, list(drawn.values()), "closed"))
     items.append(Section(f"laboratory-{name}", "Laboratory", inner))
     return Section(name, data.title, items)
 
 
-_HEADINGS = {"tradeoff": "Head against tail", "training": "Training"}
-
-
-def _section(
-    kind: str, name: str, title: str, items: Sequence[Item], look: Literal["", "answer", "closed"] = ""
-) -> Section:
-    return Section(f"{kind}-{name}", title, items, look)
-
-
-def _tables(data: DataSet) -> list[Table]:
-    made = [
-        tables.breakdown(data), tables.per_class(data), tables.confusions(data),
-        tables.by_seed(data), tables.adjusted(data), tables.equal_head(data), tables.embeddings(data),
-        tables.alive(data),
-        tables.embedding_term(data), tables.theory(data),
-    ]  # fmt: skip
-    return [table for table in made if table is not None]
-
-
-def _facts(data: DataSet) -> list[str]:
+def _facts(data: DataSet, uncertain: str) -> list[str]:
     counts, parts = data.counts, data.parts
     groups = ", ".join(f"{n} {name}" if n else f"no {name} classes" for name, n in data.sizes.items())
     text = (
@@ -130,7 +109,7 @@ def _facts(data: DataSet) -> list[str]:
     # a rule of thumb on noise is for the terminal: here the computed sentence stands in its place
     kept = [note for note in data.first.split.notes if "are noise" not in note and "may be chance" not in note]
     notes = " ".join(f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in kept)
-    return [line for line in (text.strip(), tables.noise(data), notes) if line]
+    return [line for line in (text.strip(), uncertain, notes) if line]
 
 
 def write(report: Report, out: str | Path) -> Path:
@@ -148,7 +127,7 @@ def write(report: Report, out: str | Path) -> Path:
         for table in report.tables:
             table.write(out / "tables")
         images = {picture.name: _draw(picture, out / "figures") for picture in report.pictures}
-        (out / "report.md").write_text(markdown(report, TITLE), encoding="utf-8")
+        (out / "report.md").write_text(report.markdown(TITLE), encoding="utf-8")
         index.write_text(html(report, images), encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write the report to {out}: {error.strerror or error}") from error
@@ -167,23 +146,18 @@ def _clear(out: Path) -> None:
 
 
 def _draw(picture: Picture, folder: Path) -> tuple[str, int]:
-    """Save a figure's files; returns the address of the image for the page, and how wide it is there."""
-    png, *_ = figures.save(picture.make(), folder / picture.name)
-    data, width = _smaller(png)
-    return f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}", width
+    """Save a figure's files; returns the address of the image for the page, and how wide it is there.
 
-
-def _smaller(png: Path) -> tuple[bytes, int]:
-    """The picture in 128 colours, a third of its size: figures of lines and bars lose nothing one would see.
-
-    With it, half its width: two pixels of the file are one of the page.
+    The page has it in 128 colours, a third of its size: figures of lines and bars lose nothing one would see. Two
+    pixels of the file are one of the page.
     """
     from PIL import Image
 
+    png, *_ = figures.save(picture.make(), folder / picture.name)
     made = io.BytesIO()
     with Image.open(png) as image:
         image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
-        return made.getvalue(), image.width // 2
+        return f"data:image/png;base64,{base64.b64encode(made.getvalue()).decode('ascii')}", image.width // 2
 
 
 def html(report: Report, images: dict[str, tuple[str, int]]) -> str:
@@ -191,9 +165,8 @@ def html(report: Report, images: dict[str, tuple[str, int]]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("longtail.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    kinds = {"table": Table, "picture": Picture, "section": Section, "command": Command, "warned": Warned}
-    for name, kind in {**kinds, "mistakes": Mistakes}.items():
-        environment.tests[name] = lambda item, kind=kind: isinstance(item, kind)
+    for kind in (Section, Table, Picture, Mistakes, Said):
+        environment.tests[kind.__name__.lower()] = lambda item, kind=kind: isinstance(item, kind)
     environment.globals.update(read=lambda name: Markup((Path(__file__).parent / name).read_text("utf-8")))
     environment.filters.update(text=text, raw=raw)
     template = environment.get_template("page.html.j2")
@@ -202,18 +175,13 @@ def html(report: Report, images: dict[str, tuple[str, int]]) -> str:
     )
 
 
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"
-
-
 def in_a_terminal(section: Section, alone: bool) -> Iterator[str]:
     """What is said of a data set where there is no page: the answer, unless there is but one run, and tables."""
     skipped = ("results-", "claims-", "confusions-", "per-class-", "worst-")
     first = section.items[0]
     if isinstance(first, Section) and not alone:
-        yield from (
-            item.text if isinstance(item, Warned) else item for item in first.walk() if isinstance(item, str | Warned)
-        )
+        said = [item for item in first.walk() if isinstance(item, str | Said)]
+        yield from (item if isinstance(item, str) else item.text for item in said)
         yield ""
     for item in section.walk():
         if isinstance(item, Table) and not item.slug.startswith(skipped):

@@ -8,12 +8,12 @@ markers and hatching say the same again for print in grey.
 
 from __future__ import annotations
 
-import functools
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -44,9 +44,9 @@ GROUP_MARKERS = {"head": "o", "torso": "s", "tail": "^"}
 @dataclass(frozen=True)
 class Style:
     color: str
-    line: Any = "-"
-    marker: str = "o"
-    hatch: str = ""
+    line: Any
+    marker: str
+    hatch: str
 
     def plot(self, ax: Axes, x: np.ndarray, y: np.ndarray, **more: Any) -> None:
         ax.plot(x, y, color=self.color, linestyle=self.line, **more)
@@ -62,25 +62,15 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
     unknown = sorted({m for m in methods.values() if m not in COLOURS})
     colours = {**COLOURS, **{m: _OTHERS[i % len(_OTHERS)] for i, m in enumerate(unknown)}}
     order = [*COLOURS, *unknown]
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     looks = {}
     for label, method in methods.items():
-        variant = seen.get(method, 0)
-        seen[method] = variant + 1
-        base = Style(colours[method], marker=_MARKERS[(order.index(method) + variant) % len(_MARKERS)])
+        marker = _MARKERS[(order.index(method) + seen[method]) % len(_MARKERS)]
         # methods beyond the fixed palette share colours in turn, so their lines must differ from the start
-        turn = unknown.index(method) // len(_OTHERS) if method in unknown else 0
-        looks[label] = replace(
-            base, line=_LINES[(variant + turn) % len(_LINES)], hatch=_HATCHES[(variant + turn) % len(_HATCHES)]
-        )
+        turn = seen[method] + (unknown.index(method) // len(_OTHERS) if method in unknown else 0)
+        looks[label] = Style(colours[method], _LINES[turn % len(_LINES)], marker, _HATCHES[turn % len(_HATCHES)])
+        seen[method] += 1
     return looks
-
-
-def of(labels: Iterable[str], given: Mapping[str, Style] | None) -> dict[str, Style]:
-    """The given styles, or ones made from the labels themselves where a label is (nearly) a method's name."""
-    labels = list(labels)
-    made = styles({label: label.lower().replace(" + ", "-").replace(" ", "-") for label in labels})
-    return {label: (given or {}).get(label) or made[label] for label in labels}
 
 
 SETTINGS: Any = {
@@ -102,18 +92,7 @@ SETTINGS: Any = {
     "text.parse_math": False,  # names of classes and data are not TeX: "$5" is five dollars
 }
 
-F = TypeVar("F", bound=Callable[..., Figure])
-
-
-def styled(make: F) -> F:
-    """Run a figure's function under our settings, and leave matplotlib's as they were."""
-
-    @functools.wraps(make)
-    def made(*args: Any, **kwargs: Any) -> Figure:
-        with mpl.rc_context(SETTINGS):
-            return make(*args, **kwargs)
-
-    return made  # type: ignore[return-value]
+styled = mpl.rc_context(SETTINGS)  # as a decorator: a figure's function runs under them, others are left alone
 
 
 def make_panels(
@@ -125,8 +104,7 @@ def make_panels(
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(width or max(3.3 * columns, 4.2), height * rows + 0.5), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=sharey)
-    axes = list(grid.flat)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
     for spare in axes[count:]:
         spare.remove()
     return figure, axes[:count]
@@ -155,13 +133,6 @@ def finish(figure: Figure, axes: Sequence[Axes], title: str, ylabel: str, labels
 def name_panel(ax: Axes, title: str) -> None:
     """A title in as many lines as it needs: a long one would run into the next panel or off the page."""
     ax.set_title(textwrap.fill(title, 40))
-
-
-def share_limits(axes: Sequence[Axes]) -> None:
-    for low_high, set_limits in ((Axes.get_xlim, Axes.set_xlim), (Axes.get_ylim, Axes.set_ylim)):
-        ends = np.asarray([low_high(ax) for ax in axes])
-        for ax in axes:
-            set_limits(ax, ends[:, 0].min(), ends[:, 1].max())
 
 
 def shaded(colour: str, index: int, count: int) -> tuple[float, float, float]:

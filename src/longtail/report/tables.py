@@ -2,49 +2,67 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from statistics import median
-from typing import Any
+from dataclasses import replace
 
 from ..counts import GROUPS
+from ..margins import short as knob_text
 from ..runs.read import Run
-from ..runs.schema import Accuracy, Adjusted, Diagnostics, GroupAccuracy
+from ..runs.schema import GroupAccuracy, Proposition1
 from . import paper
-from .comparison import accuracy_difference, at_head, reference_head, typical_spread
-from .grouping import DataSet, Group, knob_text
-from .table import Cell, Column, Percent, Row, Stat, Table
+from .comparison import at_head, reference_head
+from .document import Cell, Column, Percent, T, Table
+from .grouping import DataSet, Group
 
 METHOD: Column[Group] = Column("Method", lambda group: group.label)
 SEEDS: Column[Group] = Column("Seeds", lambda group: len(group.runs))
 
 
+def laboratory(data: DataSet, noise: str) -> list[Table]:
+    """All that the runs allow, but for the results; ``noise`` is what they cannot tell from chance, in words."""
+    made = [
+        breakdown(data, noise), per_class(data), confusions(data), by_seed(data), adjusted(data), equal_head(data),
+        embeddings(data), alive(data), embedding_term(data), theory(data),
+    ]  # fmt: skip
+    return [table for table in made if table is not None]
+
+
 def table_of(
-    data: DataSet, kind: str, title: str, things: Iterable[Row], columns: Sequence[Column[Row]], note: str = ""
+    data: DataSet, kind: str, title: str, things: Sequence[T], columns: Sequence[Column[T]], note: str
 ) -> Table | None:
     """One row a thing; None without any."""
-    things = list(things)
     return Table.of(f"{kind}-{data.slug}", title, things, columns, note) if things else None
 
 
-def by_group(
-    data: DataSet, value: Callable[[Group, str], Cell], title: Callable[[str], str] = str.capitalize
-) -> list[Column[Group]]:
+def stat(title: str, value: Callable[[Run], float | None]) -> Column[Group]:
+    """Mean and deviation over seeds, in per cent."""
+    return Column(title, lambda group: group.stat(value))
+
+
+def mean(title: str, value: Callable[[Run], float | None]) -> Column[Group]:
+    return Column(title, lambda group: group.mean(value))
+
+
+def each(names: Iterable[str], value: Callable[[Group, str], Cell], title: str = "") -> list[Column[Group]]:
+    """A column for each of the names, which ``title`` has a place for."""
+
+    def column(name: str) -> Column[Group]:
+        return Column(title.format(name) if title else name.capitalize(), lambda group: value(group, name))
+
+    return [column(name) for name in names]
+
+
+def by_part(data: DataSet, value: Callable[[Group, str], Cell]) -> list[Column[Group]]:
     """A column for each of head, torso and tail; a group without classes says so."""
-
-    def column(part: str) -> Column[Group]:
-        return Column(title(part), lambda group: value(group, part) if data.sizes[part] else "no classes")
-
-    return [column(part) for part in GROUPS]
+    return each(GROUPS, lambda group, part: value(group, part) if data.sizes[part] else "no classes")
 
 
 def results(data: DataSet) -> Table:
     """Our accuracies next to the paper's: one row a configuration, the paper's rows that were not run included."""
-    published = paper.same_data(data.name, data.counts.n.tolist())
 
     def theirs(group: Group) -> paper.Number | None:
-        return paper.number(group.method, data.name) if published and not group.changed else None
+        return paper.number(group.method, data.name) if not group.changed else None
 
     def difference(group: Group) -> str | None:
         printed = theirs(group)
@@ -53,20 +71,20 @@ def results(data: DataSet) -> Table:
     columns = [
         METHOD,
         Column("Balanced accuracy", lambda group: group.balanced),
-        *by_group(data, lambda group, part: group.accuracy(part)),
+        *by_part(data, Group.accuracy),
         SEEDS,
         Column("Epochs", lambda group: group.first.epochs),
     ]
-    columns += [Column("Paper", theirs), Column("Ours − paper", difference)] if published else []
-    note = " ".join(_results_note(data, published))
+    columns += [Column("Paper", theirs), Column("Ours − paper", difference)] if data.published else []
+    note = " ".join(_results_note(data))
     table = Table.of(f"results-{data.slug}", f"Results on {data.title}", data.groups, columns, note)
     plain = {group.method for group in data.groups if not group.changed}
-    not_run = [row for row in paper.TABLE2 if published and row.method not in plain]
+    not_run = [row for row in paper.TABLE2 if data.published and row.method not in plain]
     table.rows.extend([row.title, *["not run"] * 4, 0, None, row.numbers[data.name], None] for row in not_run)
     return table
 
 
-def _results_note(data: DataSet, published: bool) -> list[str]:
+def _results_note(data: DataSet) -> list[str]:
     said = [
         "Test accuracy in per cent, mean over classes; ± is the standard deviation over seeds, if there are several."
     ]
@@ -82,7 +100,7 @@ def _results_note(data: DataSet, published: bool) -> list[str]:
     if resumed:
         names = [f"{group.label}{'' if run.seed is None else f' (seed {run.seed})'}" for group, run in resumed]
         said.append(f"Interrupted and resumed from a checkpoint, not restarted: {', '.join(names)}.")
-    if published:
+    if data.published:
         marks = {row.numbers[data.name].mark for row in paper.TABLE2}
         said.append(f"Paper: mean over {paper.TRIALS} trials; “multi-stage” rows are the faded ones of its Table 2.")
         said += [f"{mark} the paper quotes {source}." for mark, source in paper.MARKS.items() if mark in marks]
@@ -109,57 +127,31 @@ def deviations(data: DataSet) -> list[str]:
     ]
 
 
-def breakdown(data: DataSet) -> Table:
+def breakdown(data: DataSet, noise: str) -> Table | None:
     """Everything about accuracy beyond the mean: worst class, geometric and harmonic mean, calibration."""
-
-    def of_test(title: str, value: Callable[[Accuracy], float | None]) -> Column[Group]:
-        return Column(title, lambda group: group.stat(lambda run: value(run.summary.test)))
 
     def interval(group: Group) -> str | None:
         ends = group.first.summary.test.balanced_ci
         return None if ends is None else f"{100 * ends[0]:.2f} … {100 * ends[1]:.2f}"
 
-    def with_size(part: str) -> str:
-        return f"{part.capitalize()} ({data.sizes[part]} class{'' if data.sizes[part] == 1 else 'es'})"
-
+    sizes = {part: f" ({n} class{'' if n == 1 else 'es'})" for part, n in data.sizes.items()}
     several = any(len(group.runs) > 1 for group in data.groups)
     columns = [
         METHOD,
         Column("Balanced", lambda group: group.balanced),
-        *by_group(data, lambda group, part: group.accuracy(part), with_size),
-        of_test("Worst class", lambda test: test.worst_class.accuracy),
-        of_test("Geometric mean", lambda test: test.geometric_mean),
-        of_test("Harmonic mean", lambda test: test.harmonic_mean),
-        of_test("ECE", lambda test: test.ece),
-        of_test("Plain accuracy", lambda test: test.accuracy),
+        *(
+            replace(column, title=column.title + size)
+            for column, size in zip(by_part(data, Group.accuracy), sizes.values())
+        ),
+        stat("Worst class", lambda run: run.summary.test.worst_class.accuracy),
+        stat("Geometric mean", lambda run: run.summary.test.geometric_mean),
+        stat("Harmonic mean", lambda run: run.summary.test.harmonic_mean),
+        stat("ECE", lambda run: run.summary.test.ece),
+        stat("Plain accuracy", lambda run: run.summary.test.accuracy),
         Column("95 % interval, first seed" if several else "95 % interval", interval),
     ]
-    note = "In per cent. ECE: expected calibration error. The interval is over test samples (bootstrap)."
-    title = "Breakdown by head, torso and tail"
-    return Table.of(f"groups-{data.slug}", title, data.groups, columns, f"{note} {noise(data)}")
-
-
-def noise(data: DataSet) -> str:
-    """What difference between two methods these runs cannot tell from chance: computed wherever it is said."""
-    intervals = [run.summary.test.balanced_ci for run in data.runs]
-    widths = [(ends[1] - ends[0]) / 2 for ends in intervals if ends is not None]
-    size, spread = data.first.summary.test.n, typical_spread(data.comparable)
-    if not widths or size is None:
-        return ""
-    half = f"±{100 * median(widths):.2f} points (95 %)"
-    known = f"With {size:,} test samples one model's balanced accuracy is known to {half}"
-    if spread is None:
-        return f"{known}; what chance does in training is not known from one seed."
-    most = max(len(group.runs) for group in data.comparable)
-    several = [group for group in data.comparable if len(group.runs) == most]
-    said = f"{known}, and seeds of one configuration differ with a standard deviation of {100 * spread[0]:.2f} points"
-    pairs = [accuracy_difference(one, two) for one, two in itertools.pairwise(several)]
-    halves = [pair.half_width() for pair in pairs if pair is not None]
-    if not halves:
-        return f"{said}."
-    if (apart := 100 * median(halves)) > 50:
-        return f"{said}: {most} seeds each tell hardly any two methods apart; run more."
-    return f"{said}: with {most} seeds each, two methods can be told apart if they are about {apart:.1f} points apart."
+    note = f"In per cent. ECE: expected calibration error. The interval is over test samples (bootstrap). {noise}"
+    return table_of(data, "groups", "Breakdown by head, torso and tail", data.groups, columns, note)
 
 
 def class_columns(data: DataSet) -> list[Column[int]]:
@@ -170,7 +162,7 @@ def class_columns(data: DataSet) -> list[Column[int]]:
     ]
 
 
-def per_class(data: DataSet) -> Table:
+def per_class(data: DataSet) -> Table | None:
     """One row a class: training samples, group, accuracy of every configuration (mean over seeds)."""
 
     def accuracy(group: Group) -> Column[int]:
@@ -183,7 +175,7 @@ def per_class(data: DataSet) -> Table:
     label: Column[int] = Column("Label", lambda c: c)
     columns = [label, *class_columns(data), *map(accuracy, data.groups)]
     note = "Test accuracy in per cent, mean over seeds. Click a heading to sort by it, again to reverse."
-    return Table.of(f"per-class-{data.slug}", "Every class", range(data.counts.num_classes), columns, note)
+    return table_of(data, "per-class", "Every class", range(data.counts.num_classes), columns, note)
 
 
 def taken_for(group: Group) -> Counter[tuple[int, int]]:
@@ -218,8 +210,8 @@ def confusions(data: DataSet, most: int = 5) -> Table | None:
 def by_seed(data: DataSet) -> Table | None:
     """Accuracy and what is left of the training loss, seed by seed; None where no configuration has two."""
 
-    def each(title: str, said: Callable[[Run], str]) -> Column[Group]:
-        return Column(title, lambda group: ", ".join(said(run) for run in group.runs))
+    def listed(title: str, said: Callable[[Run], str]) -> Column[Group]:
+        return Column(title, lambda group: ", ".join(map(said, group.runs)))
 
     def last_loss(run: Run) -> str:
         loss = run.metrics[-1].parts.get("logit") if run.metrics else None
@@ -228,9 +220,9 @@ def by_seed(data: DataSet) -> Table | None:
     several = [group for group in data.groups if len(group.runs) > 1]
     columns = [
         METHOD,
-        each("Seeds", lambda run: str(run.seed)),
-        each("Balanced accuracy", lambda run: f"{100 * run.balanced:.2f}"),
-        each("Logit loss of the last epoch", last_loss),
+        listed("Seeds", lambda run: str(run.seed)),
+        listed("Balanced accuracy", lambda run: f"{100 * run.balanced:.2f}"),
+        listed("Logit loss of the last epoch", last_loss),
     ]
     note = (
         "Test accuracy in per cent; the loss is a mean over the last epoch's training batches, to be compared within a "
@@ -242,28 +234,25 @@ def by_seed(data: DataSet) -> Table | None:
 def adjusted(data: DataSet) -> Table | None:
     """Accuracies after the logits were adjusted with a τ chosen on validation data; None where no run has them."""
 
-    def value(of: Callable[[Adjusted], float | None]) -> Callable[[Group], Stat | None]:
-        return lambda group: group.stat(lambda run: of(run.summary.adjusted))
-
-    def accuracy(part: str) -> Column[Group]:
-        return Column(part.capitalize(), value(lambda found: found.groups.get(part, GroupAccuracy()).accuracy))
+    def accuracy(group: Group, part: str) -> Cell:
+        return group.stat(lambda run: run.summary.adjusted.groups.get(part, GroupAccuracy()).accuracy)
 
     def taus(group: Group) -> str:
         return ", ".join(knob_text(run.summary.adjusted.tau) for run in group.runs)
 
-    balanced = value(lambda found: found.balanced)
+    balanced = stat("Adjusted", lambda run: run.summary.adjusted.balanced)
     columns = [
         METHOD,
         Column("τ by seed", taus),
         Column("As trained", lambda group: group.balanced),
-        Column("Adjusted", balanced),
-        *(accuracy(part) for part in GROUPS if data.parts.stored),  # runs keep these by the paper's limits only
+        balanced,
+        *each(GROUPS if data.parts.stored else (), accuracy),  # runs keep these by the paper's limits only
     ]
     note = (
         "Logits less τ·log π, with the τ between -2 and 2 that is best on validation data (0 is the model as trained): "
         "how methods compare once head and tail are traded against one another alike. In per cent."
     )
-    groups = [group for group in data.groups if balanced(group) is not None]
+    groups = [group for group in data.groups if balanced.cell(group) is not None]
     return table_of(data, "adjusted", "After adjusting the logits", groups, columns, note)
 
 
@@ -272,50 +261,46 @@ def equal_head(data: DataSet) -> Table | None:
     head = reference_head(data)
     if head is None:
         return None
-
-    def there(group: Group, part: str) -> Stat | None:
-        return group.stat(lambda run: at_head(run, head, part))
-
-    def column(part: str) -> Column[Group]:
-        return Column(part.capitalize(), lambda group: there(group, part))
-
-    parts = [part for part in ("torso", "tail") if data.sizes[part]]
-    groups = [group for group in data.groups if any(there(group, part) is not None for part in parts)]
+    there = each(
+        [part for part in ("torso", "tail") if data.sizes[part]],
+        lambda group, part: group.stat(lambda run: at_head(run, head, part)),
+    )
+    groups = [group for group in data.groups if any(column.cell(group) is not None for column in there)]
     note = (
         f"Test accuracy in per cent of logits less τ·log π, at the τ where the head's is {100 * head:.2f}, which is "
         "LogAdj's as trained: nothing is chosen, all stand at the same point between head and tail."
     )
-    columns = [METHOD, *map(column, parts), SEEDS]
+    columns = [METHOD, *there, SEEDS]
     return table_of(data, "equal-head", "At equal accuracy of the head", groups, columns, note)
 
 
 def embeddings(data: DataSet) -> Table | None:
     """Diagnostics of logits and embeddings, mean over seeds; None where no run has any."""
 
-    def mean(title: str, value: Callable[[Diagnostics], float | None]) -> Column[Group]:
-        return Column(title, lambda group: group.mean(lambda run: value(run.diagnostics)))
+    def distance(group: Group, part: str) -> Cell:
+        return group.mean(lambda run: run.diagnostics.dmax.mean_by_group.get(part))
 
-    def distance(part: str) -> Column[Group]:
-        return mean(f"d_max, {part}", lambda found: found.dmax.mean_by_group.get(part))
+    def tail_variance(group: Group, split: str) -> Cell:
+        return group.mean(lambda run: run.diagnostics.class_variance.by_group.get(split, {}).get("tail"))
 
-    def tail_variance(split: str) -> Column[Group]:
-        return mean(f"Variance, tail, {split}", lambda found: found.class_variance.by_group.get(split, {}).get("tail"))
+    def margin_variance(group: Group, split: str) -> Cell:
+        return group.mean(lambda run: _mean(run.diagnostics.margin_variance.get(split) or ()))
 
-    def margin_variance(split: str) -> Column[Group]:
-        return mean(f"Margin variance, {split}", lambda found: _mean(found.margin_variance.get(split) or ()))
-
+    splits, parts = ("train", "test"), [part for part in GROUPS if data.sizes[part] and data.parts.stored]
     columns = [
         METHOD,
-        Column("k-NN accuracy", lambda group: group.stat(lambda run: run.diagnostics.knn.balanced)),
-        Column("Nearest-class-mean accuracy", lambda group: group.stat(lambda run: run.diagnostics.ncm.balanced)),
-        mean("d_max, train", lambda found: found.dmax.mean),
-        *[distance(part) for part in GROUPS if data.sizes[part] and data.parts.stored],
-        *[tail_variance(split) for split in ("train", "test") if data.sizes["tail"] and data.parts.stored],
-        mean("Intra/inter, train", lambda found: found.intra_inter.get("train")),
-        mean("Intra/inter, test", lambda found: found.intra_inter.get("test")),
-        mean("NC1", lambda found: found.neural_collapse.get("nc1")),
-        margin_variance("train"),
-        margin_variance("test"),
+        stat("k-NN accuracy", lambda run: run.diagnostics.knn.balanced),
+        stat("Nearest-class-mean accuracy", lambda run: run.diagnostics.ncm.balanced),
+        mean("d_max, train", lambda run: run.diagnostics.dmax.mean),
+        *each(parts, distance, "d_max, {}"),
+        *each(splits if "tail" in parts else (), tail_variance, "Variance, tail, {}"),
+        *each(
+            splits,
+            lambda group, split: group.mean(lambda run: run.diagnostics.intra_inter.get(split)),
+            "Intra/inter, {}",
+        ),
+        mean("NC1", lambda run: run.diagnostics.neural_collapse.get("nc1")),
+        *each(splits, margin_variance, "Margin variance, {}"),
     ]
     note = (
         "k-NN and nearest-class-mean: balanced test accuracy in per cent. d_max: mean largest distance to a training "
@@ -323,19 +308,18 @@ def embeddings(data: DataSet) -> Table | None:
         "the tail's classes. Margin variance: mean over classes. NC1: within-class over between-class scatter of "
         "training embeddings (0 is full collapse)."
     )
-    made = Table.of(f"embeddings-{data.slug}", "Embeddings and margins", data.groups, columns, note)
-    return made.without_empty_columns()
+    known = [column for column in columns if any(column.cell(group) is not None for group in data.groups)]
+    return table_of(data, "embeddings", "Embeddings and margins", data.groups if known[1:] else [], known, note)
 
 
 def alive(data: DataSet) -> Table | None:
     """How often an anchor had a positive, by group: mean over epochs and seeds; None where no run has a pull."""
 
-    def share(group: Group, part: str) -> Stat | None:
+    def share(group: Group, part: str) -> Cell:
         return group.stat(lambda run: _mean([row.alive.get(part) for row in run.metrics]))
 
     groups = [group for group in data.groups if any(share(group, part) is not None for part in ("all", *GROUPS))]
-    columns = [METHOD, Column("All", lambda group: share(group, "all"))]
-    columns += by_group(data, share) if data.parts.stored else []
+    columns = [METHOD, *each(["all"], share), *(by_part(data, share) if data.parts.stored else [])]
     note = (
         "Share of anchors (per cent, mean over epochs) with at least one positive to be pulled to, alive in "
         "metrics.jsonl. Where it is small the embedding term is hardly felt, whatever its weight."
@@ -345,15 +329,20 @@ def alive(data: DataSet) -> Table | None:
 
 def embedding_term(data: DataSet) -> Table | None:
     """What the embedding term adds to the logit loss when it is first and last felt; None where no run has one."""
-    rows = [(group.label, *found) for group in data.groups if (found := _sizes(group)) is not None]
+    rows = [(group, sizes) for group in data.groups if (sizes := _sizes(group))]
     what = ("logit loss", "embedding loss × weight", "share of the whole in %")
-    titles = ["Method", *(f"{when} epoch: {name}" for when in ("First", "Last") for name in what)]
-    columns: list[Column[Any]] = [Column(title, lambda row, i=i: row[i]) for i, title in enumerate(titles)]  # type: ignore[misc]
+
+    def size(i: int, title: str) -> Column[tuple[Group, list[float]]]:
+        return Column(title, lambda row: row[1][i])
+
+    titles = [f"{when} epoch: {name}" for when in ("First", "Last") for name in what]
+    method: Column[tuple[Group, list[float]]] = Column("Method", lambda row: row[0].label)
     note = "Means over an epoch's training batches; of a method of several stages, the epochs that have both losses."
+    columns = [method, *(size(i, title) for i, title in enumerate(titles))]
     return table_of(data, "size", "Size of the embedding term", rows, columns, note)
 
 
-def _sizes(group: Group) -> list[float] | None:
+def _sizes(group: Group) -> list[float]:
     """Logit loss, all else that was added to it, and the share of that, in the first and last epoch with both."""
     sizes = []
     for run in group.runs:
@@ -364,24 +353,27 @@ def _sizes(group: Group) -> list[float] | None:
                 rest = row.loss - logit
                 found.append([logit, rest, 100 * rest / row.loss if row.loss else 0.0])
         if not found:
-            return None  # a mean over other seeds than the row's would mislead
+            return []  # a mean over other seeds than the row's would mislead
         sizes.append([*found[0], *found[-1]])
     return [_mean(values) or 0.0 for values in zip(*sizes)]
 
 
 def theory(data: DataSet) -> Table | None:
     """Both sides of Proposition 1, in how many classes it held and how much room was left; None without any."""
+
+    def smallest_gap(found: Proposition1) -> float | None:
+        return min((b - a for a, b in zip(found.lower, found.pull) if a is not None and b is not None), default=None)
+
     runs = [(group, run, run.summary.theory.proposition1) for group in data.groups for run in group.runs]
-    columns: list[Column[Any]] = [
+    columns: list[Column[tuple[Group, Run, Proposition1]]] = [
         Column("Method", lambda row: row[0].label),
         Column("Seed", lambda row: row[1].seed),
         Column("Holds in classes", lambda row: f"{row[2].holds} of {row[2].of}"),
         Column("Mean lower side", lambda row: _mean(row[2].lower)),
         Column("Mean pull Ω̄", lambda row: _mean(row[2].pull)),
-        Column("Smallest gap", lambda row: min(
-            (b - a for a, b in zip(row[2].lower, row[2].pull) if a is not None and b is not None), default=None)),
+        Column("Smallest gap", lambda row: smallest_gap(row[2])),
         Column("α", lambda row: row[2].alpha or "–"),
-    ]  # fmt: skip
+    ]
     note = (
         "Proposition 1: 2|S|/(|S|−1)·Σ_j V̂[Φ_j|y] − α_y + log(|S|−1) ≤ Ω̄_pull(y), over classes with two or more "
         "training samples; it is a theorem, so that every class must hold. Proposition 2's bound is for an f fixed "
@@ -391,6 +383,6 @@ def theory(data: DataSet) -> Table | None:
     return table_of(data, "theory", "Theory check: Proposition 1", rows, columns, note)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known else None
