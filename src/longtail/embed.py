@@ -14,13 +14,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .data import Dataset, Split
 from .data.dataset import Files
@@ -28,6 +28,7 @@ from .data.images import open_image, reduction
 from .data.limits import is_regular, reason
 from .errors import InputError
 from .models.pretrained import Backbone, Preprocessing
+from .models.pretrained.folding import folded
 from .runs.files import cannot_write
 
 SHARD = 512
@@ -274,17 +275,22 @@ class _Run:
     precision: str
     device: torch.device
 
+    @cached_property
+    def network(self) -> nn.Module:
+        size = self.backbone.preprocessing.size
+        example = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+        return folded(self.backbone.to(self.device).network, example.to(self.device))
+
     def embeddings(self, images: Images, ids: np.ndarray) -> Iterator[np.ndarray]:
         """Of the images at ``ids``, a batch at a time, in order."""
         cut = range(0, len(ids), self.batch_size)
         half = self.precision == "bf16"
-        network = self.backbone.to(self.device)
         for pixels in self._decoded(images, [ids[i : i + self.batch_size] for i in cut]):
             if isinstance(pixels, str):
                 raise InputError(pixels)
             x = self.backbone.preprocessing.normalise(pixels.to(self.device))
             with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-                z = network(x.to(memory_format=torch.channels_last))
+                z = self.network(x.to(memory_format=torch.channels_last))
             z = z.float().cpu()
             if not bool(torch.isfinite(z).all()):
                 raise InputError(f"backbone {self.backbone.name!r} gives embeddings that are not finite")
