@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "ClassCounts": "counts",
-    "ClassMemory": "memory",
+    "ClassMemory": "losses.memory",
     "ELM": "losses",
     "Features": "losses",
     "Objective": "losses",

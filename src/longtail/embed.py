@@ -33,6 +33,7 @@ from .runs.files import cannot_write
 
 SHARD = 512
 Progress = Callable[[int, int], None]
+Precision = Literal["fp32", "bf16"]
 
 
 def cache_folder() -> Path:
@@ -92,7 +93,7 @@ def embed(
     flip: bool = True,
     batch_size: int = 16,
     workers: int | None = None,
-    precision: Literal["fp32", "bf16"] = "fp32",
+    precision: Precision = "fp32",
     device: str | torch.device = "cpu",
     cache: str | Path | None = None,
     progress: Progress | None = None,
@@ -272,7 +273,7 @@ class _Run:
     backbone: Backbone
     batch_size: int
     workers: int | None
-    precision: str
+    precision: Precision
     device: torch.device
 
     @cached_property

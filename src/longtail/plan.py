@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import torch
@@ -47,6 +47,18 @@ class Stage:
     def drawn_by(self) -> float:
         """The power of the class counts that batches show classes in proportion to, at the stage's end."""
         return {"balanced": 0.0, "progressive": 0.0, "sqrt": 0.5}.get(self.sampler, 1.0)
+
+    def same(self, other: Stage) -> bool:
+        """Whether it trains in every respect as another stage does."""
+        plain = [f.name for f in fields(Stage) if f.name != "objective"]
+        a, b = self.objective, other.objective
+        mine, its = dict(a.named_buffers()), dict(b.named_buffers())
+        return (
+            all(getattr(self, name) == getattr(other, name) for name in plain)
+            and (str(a), a.coefficients) == (str(b), b.coefficients)
+            and mine.keys() == its.keys()
+            and all(torch.equal(mine[name], its[name]) for name in mine)
+        )
 
 
 @dataclass(frozen=True)
@@ -100,12 +112,25 @@ class Plan:
         }
         return {**traits, **self.declared}
 
-    def head_of(self, model: str) -> str:
-        """The head of a model: that of features has scaled cosines, unless the method works on a linear head's bias or
-        norm, or brings a head of its own."""
+    @property
+    def needed_head(self) -> str | None:
+        """The head that a model must have: the method's own, or a linear one where it works on that one's bias or norm;
+        None leaves it to the model."""
         of_the_head = self.head_bias is not None or any(p.kind == "tau-norm" for p in self.posthoc)
         of_the_head |= any(s.trains == "scale" for s in self.stages)
-        return "scaled" if model == "mlp-features" and self.head == "linear" and not of_the_head else self.head
+        return self.head if of_the_head or self.head != "linear" else None
+
+    def begins_with(self, first: Plan, own_head: str = "linear") -> bool:
+        """Whether its first stages are the whole of another plan, so that on the same data, with the same recipe and
+        seed, training them again would give the same bits. ``own_head`` is the head of a model to which it is left."""
+        n = len(first.stages)
+        return (
+            len(self.stages) >= n
+            and (self.needed_head or own_head, self.head_bias) == (first.needed_head or own_head, first.head_bias)
+            and all(a.same(b) for a, b in zip(self.stages, first.stages))
+            # A stage that goes on in the schedule of the one before would have changed that one's
+            and all(following.restart for following in self.stages[n : n + 1])
+        )
 
     def epochs(self, recipe_epochs: int) -> list[int]:
         """How many epochs each stage lasts, given the recipe's; stages of one schedule add up exactly.

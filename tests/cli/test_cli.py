@@ -53,7 +53,6 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(args, message, tmp_path, long
         ("import longtail", ["torch", "sklearn", "matplotlib", "typer", "PIL"]),
         ("from longtail import ELM, ClassCounts, methods", ["sklearn", "matplotlib", "typer", "PIL", "torch._dynamo"]),
         ("import longtail.cli", ["torch", "sklearn", "matplotlib", "numpy"]),
-        ("import longtail.engine.pool", ["torch", "sklearn", "matplotlib"]),
     ],
 )
 def test_nothing_is_imported_for_nothing(code, absent):

@@ -10,10 +10,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from longtail import methods, plugins
+from longtail import plugins
 from longtail.cli import app
 from longtail.data import load
-from longtail.engine import reuse
 from longtail.engine.job import Job, execute
 from longtail.errors import InputError
 from longtail.evaluate.predictions import Predictions
@@ -222,8 +221,11 @@ def test_code_that_a_run_folder_names_is_imported_only_if_trusted(own_code, tmp_
     assert "names the model 'own_code:model'" in fails("predict", own_code, tmp_path / "new.npz")
     (own_code / "config.json").write_text(json.dumps(config))
     assert read(own_code).knobs == config["knobs"]  # what a report asks for
+    plain = config | {"model": "mlp", "recipe": config["recipe"] | {"model": "mlp"}}
+    (own_code / "config.json").write_text(json.dumps(plain))
     with pytest.raises(InputError, match="own_code:loss', which is code: it is not imported"):
-        reuse.take(own_code, methods.build("ce", data.counts), config, data.counts)
+        train(tmp_path / "later", "ce", epochs=1, begin_with=str(own_code))
+    (own_code / "config.json").write_text(json.dumps(config))
     assert not (tmp_path / "imported").exists()
     assert len(run("predict", own_code, tmp_path / "new.npz", "--trust-code").stdout.splitlines()) == 3
     assert (tmp_path / "imported").exists()

@@ -226,11 +226,11 @@ def _text(path):
 
 
 def test_the_table_of_a_comparison_says_no_classes(capsys):
-    from longtail.cli.compare import _table
+    from longtail.cli.compare import print_table
     from longtail.runs.schema import Accuracy, GroupAccuracy, Summary
 
     groups = {"head": GroupAccuracy(None, 0), "torso": GroupAccuracy(0.5, 2), "tail": GroupAccuracy(None, 1)}
-    _table("photos", {"ce": [Summary(1, Accuracy(0.5, groups=groups))], "failed": []}, "method")
+    print_table("photos", {"ce": [Summary(1, Accuracy(0.5, groups=groups))], "failed": []}, "method")
     lines = [re.split(" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
     rows = {line[0]: line[1:] for line in lines}
     assert rows["ce"] == ["1", "50.00", "no classes", "50.00", "—"]

@@ -456,11 +456,11 @@ def test_a_report_is_opened_where_there_is_a_browser(
     monkeypatch.setattr("longtail.report.page.build", lambda paths, out: page)
     ends = [Outcome(Job("ce"), tmp_path)]
     monkeypatch.setattr(webbrowser, "_tryorder", [])
-    compare._report(ends, tmp_path, True)
+    compare.show_report(ends, tmp_path, True)
     assert "no browser" in capsys.readouterr().err
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or True)
-    compare._report(ends, tmp_path, True)
+    compare.show_report(ends, tmp_path, True)
     assert opened == [page.as_uri()]
 
 
@@ -477,8 +477,8 @@ def test_tables_print_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> N
     """Brackets in the path of somebody's data are no markup."""
     groups = {group: GroupAccuracy(0.5, 1) for group in ("head", "torso", "tail")}
     parts = Summary(1, Accuracy(0.5, groups=groups), val=Score(0.5))
-    compare._table("a[/b]/f.npz", {"[red]": [parts]}, "method")
-    compare._sweep_table("a[/b]/f.npz", {"[/x]": [parts]})
+    compare.print_table("a[/b]/f.npz", {"[red]": [parts]}, "method")
+    compare.print_sweep("a[/b]/f.npz", {"[/x]": [parts]})
     printed = capsys.readouterr().out
     assert printed.count("a[/b]/f.npz") == 2
     assert "[red]" in printed

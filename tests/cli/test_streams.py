@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.engine import distributed
+from longtail.engine import process
 from longtail.errors import InputError
 
 LONGTAIL = f"{shlex.quote(sys.executable)} -m longtail"
@@ -110,7 +110,7 @@ def test_a_place_among_processes_that_cannot_be(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match=sentence), distributed.ranks(torch.device("cpu")):
+    with pytest.raises(InputError, match=sentence), process.ranks(torch.device("cpu")):
         pass
 
 

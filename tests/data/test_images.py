@@ -134,13 +134,13 @@ def test_simplejpeg_gives_the_pixels_that_pillow_gives():
     pytest.importorskip("simplejpeg")
     for data in (encoded(picture(333, 251)), encoded(picture(97, 401).convert("L"))):
         for reduce in (1, 2, 4):
-            fast, plain = images._open_simplejpeg(data), images._open_pillow(data)
+            fast, plain = images.open_simplejpeg(data), images.open_pillow(data)
             assert (fast.width, fast.height) == (plain.width, plain.height)
             assert np.array_equal(fast.pixels(reduce), plain.pixels(reduce))
             box = (3, 5, 90, 171)
             assert np.array_equal(fast.pixels(reduce, box), plain.pixels(reduce, box))
-            assert np.array_equal(fast.pixels(reduce, box), images._open_pillow(data).pixels(reduce, box))
-    assert images._open_simplejpeg(encoded(picture(50, 50).convert("CMYK"))) is None
+            assert np.array_equal(fast.pixels(reduce, box), images.open_pillow(data).pixels(reduce, box))
+    assert images.open_simplejpeg(encoded(picture(50, 50).convert("CMYK"))) is None
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "LA"])

@@ -1,4 +1,4 @@
-"""One or more processes train the same few steps: `[torchrun …] sharing.py OUT.safetensors`, for test_distributed."""
+"""One or more processes train the same few steps: `[torchrun …] sharing.py OUT.safetensors`, for test_process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from longtail import methods
 from longtail.counts import ClassCounts
 from longtail.data.dataset import Split
-from longtail.engine import distributed, recipe
+from longtail.engine import process, recipe
 from longtail.engine.train import fit
 from longtail.losses import Outputs
 from longtail.models import LinearHead
@@ -54,7 +54,7 @@ def main(out: str) -> None:
     images = Split((noise + 10 * labels.view(-1, 1, 1, 1)).to(torch.uint8), labels, torch.arange(len(labels)))
     how = recipe.get("features").replace(batch_size=128, epochs=1, lr=0.05, warmup_epochs=0.0)
     found: dict[str, Tensor] = {}
-    with distributed.ranks(torch.device("cpu")) as ranks:
+    with process.ranks(torch.device("cpu")) as ranks:
         for case, knobs in CASES.items():
             for dtype in (torch.float64, torch.float32):
                 torch.manual_seed(0)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from longtail.engine.distributed import Ranks
+from longtail.engine.process import Ranks
 from longtail.errors import InputError
 
 Command = Callable[..., tuple[int, str, str]]  # the fixture longtail

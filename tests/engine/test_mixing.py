@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from longtail import ClassCounts, methods
 from longtail.data import Split
 from longtail.engine import recipe
-from longtail.engine.train import Interrupted, fit
+from longtail.engine.process import Interrupted
+from longtail.engine.train import Saving, fit
 from longtail.losses import Outputs
 from longtail.models import LinearHead
 from longtail.runs.checkpoint import decode
@@ -60,7 +61,7 @@ def test_a_stop_between_steps_changes_nothing(at: int) -> None:
     saved: list[bytes] = []
     spy = Steps()
     with pytest.raises(Interrupted):
-        train(watchers=[spy], save=lambda _, data: saved.append(data), stop=lambda: 15 * (spy.n >= at))
+        train(watchers=[spy], saving=Saving(lambda _, data: saved.append(data), stop=lambda: 15 * (spy.n >= at)))
     again, _ = train(state=decode(saved[-1]))
     for a, b in zip(whole.parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from longtail import ClassCounts, methods, models
 from longtail.engine.job import Job, execute
 from longtail.errors import InputError
 
@@ -63,3 +64,12 @@ def test_only_with_a_whole_run(ce: Path, tmp_path: Path) -> None:
     (broken / "summary.json").unlink()
     with pytest.raises(InputError, match="it is not finished"):
         run("crt", tmp_path / "out", ema=0.9, begin_with=str(broken))
+
+
+def test_a_head_of_another_kind_is_no_beginning() -> None:
+    """On features ce has scaled cosines, and what works on a linear head's bias or norm trains one from the start."""
+    counts = ClassCounts([9, 3, 1])
+    plans = {name: methods.build(name, counts) for name in ("ce", "crt", "lws", "tau-norm")}
+    for model, same in {"mlp": ["crt", "lws", "tau-norm"], "mlp-features": ["crt"]}.items():
+        own = models.own_head(model)
+        assert [n for n, plan in plans.items() if n != "ce" and plan.begins_with(plans["ce"], own)] == same

@@ -14,9 +14,9 @@ from longtail import ClassCounts, methods, models
 from longtail.data import Dataset, Loader, Split, load
 from longtail.engine import recipe
 from longtail.engine.forward import class_means, outputs
-from longtail.engine.signals import Interrupted
+from longtail.engine.process import Interrupted
 from longtail.engine.stage import Trained, choose_precision, has_bf16
-from longtail.engine.train import fit
+from longtail.engine.train import Saving, fit
 from longtail.errors import RunError
 from longtail.losses import DroLt, MarginCrossEntropy, Objective
 from longtail.plan import Plan, Stage
@@ -263,11 +263,23 @@ def test_a_loss_that_is_not_finite_names_step_and_parts(digits: Dataset) -> None
     nn.init.constant_(next(model.parameters()), 1e38)
     saved: list[int] = []
     with pytest.raises(RunError, match=r"not finite in step 1 \(stage train, epoch 1\): logit = "):
-        fit(model, methods.build("logadj", digits.counts), digits.train, HOW, save=lambda step, _: saved.append(step))
+        fit(
+            model,
+            methods.build("logadj", digits.counts),
+            digits.train,
+            HOW,
+            saving=Saving(lambda step, _: saved.append(step)),
+        )
     # A loss that refuses such embeddings is no mistake of the caller's
     nn.init.constant_(next(model.parameters()), 1e25)
     with pytest.raises(RunError, match=r"step 1 \(stage train, epoch 1\): embeddings must be within"):
-        fit(model, methods.build("elm", digits.counts), digits.train, HOW, save=lambda step, _: saved.append(step))
+        fit(
+            model,
+            methods.build("elm", digits.counts),
+            digits.train,
+            HOW,
+            saving=Saving(lambda step, _: saved.append(step)),
+        )
     assert not saved
 
 
@@ -281,7 +293,7 @@ def test_a_weight_that_is_not_finite_is_never_saved(digits: Dataset) -> None:
     with pytest.raises(RunError, match="not finite"):
         fit(
             model, methods.build("ce", digits.counts), digits.train, HOW, watchers=[Poison()],
-            save=lambda step, data: saved.append(decode(data)), save_steps=1,
+            saving=Saving(lambda step, data: saved.append(decode(data)), steps=1),
         )  # fmt: skip
     assert len(saved) == 5
     assert all(bool(t.isfinite().all()) for state in saved for t in state.tensors.values())
@@ -309,7 +321,7 @@ def _stopped(digits: Dataset, plan: Plan, stop_at: int) -> tuple[int, bytes]:
     with pytest.raises(Interrupted) as stopped:
         fit(
             model_for(digits), plan, digits.train, HOW, watchers=[spy],
-            save=lambda step, data: saved.append((step, data)), stop=lambda: 15 * (len(spy.lr) >= stop_at),
+            saving=Saving(lambda step, data: saved.append((step, data)), stop=lambda: 15 * (len(spy.lr) >= stop_at)),
         )  # fmt: skip
     assert stopped.value.signal == 15
     assert len(spy.lr) == stop_at
@@ -371,11 +383,11 @@ def test_bf16_trains_float32_weights_in_channels_last() -> None:
         lambda module, x, y: seen.append((y.dtype, y.is_contiguous(memory_format=torch.channels_last)))
     )
     plan, start = methods.build("elm", data.counts), weights(model)
-    half = fit(model, plan, train, HOW.replace(augment="none"), precision="bf16")
+    half = fit(model, plan, train, HOW.replace(augment="none", precision="bf16"))
     assert all(p.dtype == torch.float32 for p in model.parameters())
     assert set(seen) == {(torch.bfloat16, True)}
     model.load_state_dict(start)
-    full = fit(model, plan, train, HOW.replace(augment="none"), precision="fp32")
+    full = fit(model, plan, train, HOW.replace(augment="none", precision="fp32"))
     assert [row["loss"] for row in half] == pytest.approx([row["loss"] for row in full], rel=0.02)
     assert half[0]["loss"] != full[0]["loss"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGINT
@@ -15,7 +15,7 @@ import typer
 
 from ..errors import InputError, RunError, one_of
 from ..runs.schema import GroupAccuracy, Summary
-from .embed import with_backbone
+from .embed import bar
 from .options import Knobs, Training, once, pairs, plain, takes_training
 from .search import Point, Range, ends, search
 
@@ -50,28 +50,17 @@ def compare(
     Finished runs are reused and unfinished ones go on, so the same command after an interruption loses nothing. Methods
     whose first stage is ce (crt, lws, tau-norm, dro-lt-multistage) begin with its runs if it is among them.
     """
-    from ..engine.reuse import begins_with
-
     names = [name for name in methods.split(",") if name]
     if not names:
         raise InputError("--methods needs at least one method, such as ce,logadj,elm")
     if len(set(names)) < len(names):
         raise InputError(f"--methods names a method twice: {methods}")
-    chosen = [_method(name) for name in names]
-    plans = [plan_of(name, knobs) for name, knobs in chosen]
-    base = training.job(chosen[0][0], under=out, resume=not force, force=force)
-    base.check_recipe()
-    base = with_backbone(base)
-    # Seed by seed, so that an interrupted comparison has something of every method
-    todo = [replace(base, method=name, knobs=knobs, seed=seed) for seed in range(seeds) for name, knobs in chosen]
-    after = {}
-    if "ce" in names:
-        first = names.index("ce")
-        later = [i for i, plan in enumerate(plans) if i != first and begins_with(plan, plans[first])]
-        after = {seed * len(names) + i: seed * len(names) + first for seed in range(seeds) for i in later}
-    outcomes = _run(todo, names, jobs, after)
-    _table(f"{training.data}, balanced test accuracy in %", _by(outcomes, names), "method")
-    _report(outcomes, Path(out), show)
+    base = training.job(names[0], under=out, resume=not force, force=force)
+    settings = [replace(base, method=name, knobs=knobs) for name, knobs in map(_method, names)]
+    plans = [one.check() for one in settings]
+    outcomes = _run(settings, names, seeds, jobs, plans)
+    print_table(f"{training.data}, balanced test accuracy in %", _by(outcomes, names), "method")
+    show_report(outcomes, Path(out), show)
     _fail_if_any(outcomes)
 
 
@@ -104,26 +93,24 @@ def sweep(
     axes = {name: _axis(name, values, trials) for name, values in pairs(grid, "--grid").items()}
     fixed = pairs(knobs, "--set")
     once(axes, fixed, ("--grid", "--set"))
-    base = with_backbone(training.job(method, under=out, resume=not force, force=force))
+    base = training.job(method, under=out, resume=not force, force=force)
     of_recipe = _recipe_axes(method, axes)
     once(dict.fromkeys(of_recipe), base.recipe_fields(), ("--grid", "another option"))
 
     def job(point: Point) -> Job:
         settings = {k: plain(v, f"--grid {k}") for k, v in point.items() if k in of_recipe}
         mine = {**fixed, **{k: v for k, v in point.items() if k not in of_recipe}}
-        plan_of(method, mine)
         found = replace(base, knobs=mine, set_recipe={**base.set_recipe, **settings})
-        found.check_recipe()
+        found.check()
         return found
 
     outcomes: list[Outcome] = []
     rows: dict[str, list[Summary]] = {}
 
     def run(points: list[Point]) -> list[float | None]:
-        todo = [job(point) for point in points]
+        settings = [job(point) for point in points]
         names = [", ".join(f"{k}={v}" for k, v in point.items()) for point in points]
-        many = [replace(one, seed=seed) for seed in range(seeds) for one in todo]
-        done = _run(many, names, jobs, checked=bool(outcomes))
+        done = _run(settings, names, seeds, jobs, checked=bool(outcomes), searches=trials is not None)
         outcomes.extend(done)
         rows.update(_by(done, names))
         found = [[s.val.balanced for s in rows[name] if s.val.balanced is not None] for name in names]
@@ -137,16 +124,9 @@ def sweep(
     else:
         for point in ends(axes):
             job(point)
-        from ..data import load
-
-        if load(base.data, root=base.root, **base.options).val is None:
-            raise InputError(
-                f"--trials searches on validation data, and {base.data} has none: --option holdout=0.1 takes a tenth "
-                "of the training data for it"
-            )
         search(axes, trials, run)
-    _sweep_table(f"{method} on {training.data}, balanced accuracy in %", rows)
-    _report(outcomes, Path(out), show)
+    print_sweep(f"{method} on {training.data}, balanced accuracy in %", rows)
+    show_report(outcomes, Path(out), show)
     _fail_if_any(outcomes)
 
 
@@ -196,46 +176,67 @@ def _method(text: str) -> tuple[str, dict[str, str]]:
     return ":".join(words[:named]), pairs(words[named:], "--methods")
 
 
-def plan_of(method: str, knobs: Mapping[str, str]) -> Plan:
-    """A method's stages whatever the data; a mistake shows here, before hours are spent on other runs."""
-    from .. import methods
-    from ..counts import ClassCounts
+def _beginnings(plans: Sequence[Plan], own_head: str) -> dict[int, int]:
+    """For plans that begin with the whole of another, as crt's does with ce's: the place of the shortest such."""
 
-    return methods.build(method, ClassCounts([2, 1]), **knobs)
+    def length(plan: Plan) -> int:
+        return len(plan.stages) + len(plan.posthoc)
+
+    found = {}
+    for i, plan in enumerate(plans):
+        firsts = [j for j, p in enumerate(plans) if length(p) < length(plan) and plan.begins_with(p, own_head)]
+        if firsts:
+            found[i] = min(firsts, key=lambda j: length(plans[j]))
+    return found
 
 
-def _check(todo: Sequence[Job], names: Sequence[str], say: Callable[[str], None]) -> Sequence[Job]:
-    """What is done once, before any worker starts: the data is read, every configuration is tried on it, and the
-    header says what is about to run. A mistake is one sentence here."""
+def _check(settings: Sequence[Job], say: Callable[[str], None], searches: bool) -> str:
+    """What is done once, before any worker starts: the data is read, images are embedded, every configuration is tried
+    on the data, and the header says what is about to run. A mistake is one sentence here. Returns the model's name."""
     from ..engine.job import plan_for, prepare
     from ..engine.progress import introduce
 
-    ready = prepare(todo[0])
-    for job in todo[1 : len(names)]:
+    with bar() as progress:
+        ready = prepare(settings[0], say, progress)
+    for job in settings[1:]:
         plan_for(job, ready.data)
-    introduce(ready, say, methods=list(dict.fromkeys(job.method for job in todo)))
-    return todo
+    if searches and ready.data.val is None:
+        raise InputError(
+            f"--trials searches on validation data, and {ready.job.data} has none: --option holdout=0.1 takes a tenth "
+            "of the training data for it"
+        )
+    introduce(ready, say, methods=list(dict.fromkeys(job.method for job in settings)))
+    return ready.recipe.model
 
 
 def _run(
-    todo: Sequence[Job],
+    settings: Sequence[Job],
     names: Sequence[str],
+    seeds: int,
     jobs: int | None,
-    after: Mapping[int, int] | None = None,
+    plans: Sequence[Plan] = (),
     checked: bool = False,
+    searches: bool = False,
 ) -> list[Outcome]:
-    """Do the runs, with a table that follows them on a terminal and plain lines elsewhere."""
+    """Do the runs, with a table that follows them on a terminal and plain lines elsewhere; of ``plans``, those that
+    begin with another wait for its run."""
     import shlex
 
     from ..engine.pool import cores, run_all
-    from ..engine.signals import Interrupted, StopOnSignal
+    from ..engine.process import Interrupted, StopOnSignal
+    from ..models import own_head
     from ..runs.folder import command_line
     from .board import board
 
-    seeds = len(todo) // len(names)
+    # Seed by seed, so that an interrupted comparison has something of every setting
+    todo = [replace(one, seed=seed) for seed in range(seeds) for one in settings]
     at_a_time = min(jobs or min(cores(), 4), len(todo))
     watch = board(names, seeds, at_a_time)
-    todo = todo if checked else _check(todo, names, watch.say)
+    after: dict[int, int] = {}
+    if not checked:
+        model = _check(settings, watch.say, searches)
+        first = _beginnings(plans, own_head(model)).items()
+        after = {seed * len(names) + i: seed * len(names) + j for seed in range(seeds) for i, j in first}
     of_each = "1 seed" if seeds == 1 else f"{seeds} seeds"
     watch.say(f"{len(todo)} runs in {todo[0].under}: {of_each} of each, {at_a_time} at a time")
     try:
@@ -272,7 +273,7 @@ def spread(values: Sequence[float | None]) -> str:
     return f"{mean(known):.2f}" + (f" ± {stdev(known):.2f}" if len(known) > 1 else "")
 
 
-def _table(title: str, rows: dict[str, list[Summary]], first: str) -> None:
+def print_table(title: str, rows: dict[str, list[Summary]], first: str) -> None:
     lines = []
     for name, summaries in rows.items():
         tests = [s.test for s in summaries]
@@ -285,7 +286,7 @@ def _table(title: str, rows: dict[str, list[Summary]], first: str) -> None:
     _print(title, (first, "runs", "balanced", *GROUPS), lines)
 
 
-def _sweep_table(title: str, rows: dict[str, list[Summary]]) -> None:
+def print_sweep(title: str, rows: dict[str, list[Summary]]) -> None:
     vals = {name: [s.val.balanced for s in found if s.val.balanced is not None] for name, found in rows.items()}
     has_val = all(len(vals[name]) == len(found) for name, found in rows.items())
     scores = {name: mean(found) for name, found in vals.items() if found and has_val}
@@ -317,7 +318,7 @@ def _print(title: str, heads: Sequence[str], lines: Iterable[Sequence[str]]) -> 
     console.print(Text(f"\n{title}", style="bold"), table, "", soft_wrap=False)
 
 
-def _report(outcomes: Sequence[Outcome], out: Path, show: bool) -> None:
+def show_report(outcomes: Sequence[Outcome], out: Path, show: bool) -> None:
     paths = [outcome.path for outcome in outcomes if outcome.path is not None]
     if not paths:
         return

@@ -15,7 +15,6 @@ from .options import Device, Options, Root, plain_pairs
 
 if TYPE_CHECKING:
     from ..embed import Progress
-    from ..engine.job import Job
 
 Backbone = Annotated[
     str,
@@ -53,7 +52,7 @@ def embed(
     """
     from ..data import load
     from ..embed import embed as compute
-    from ..engine.distributed import pick_device
+    from ..engine.process import pick_device
     from ..engine.stage import has_bf16
     from ..errors import InputError, unknown
     from ..models import pretrained
@@ -80,14 +79,6 @@ def embed(
         f"{out}: {total:,} × {network.embedding_size} features of {new.num_classes} classes by {backbone} "
         f"({network.preprocessing}), {how}"
     )
-
-
-def with_backbone(job: Job) -> Job:
-    """A job whose backbone is decided, with its images embedded: before any run begins, and once for all of them."""
-    from ..engine.backbone import settle
-
-    with bar() as progress:
-        return settle(job, lambda text: typer.echo(text, err=True), progress)
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .compare import GROUPS, compare, plan_of, sweep
-from .embed import with_backbone
+from .compare import GROUPS, compare, sweep
+from .embed import bar
 from .options import Knobs, Training, pairs, takes_training
 
 if TYPE_CHECKING:
@@ -63,15 +63,14 @@ def _run(job: Job) -> None:
     import os
     import sys
 
-    from ..engine.job import execute
+    from ..engine.job import perform, prepare
+    from ..engine.process import Interrupted, StopOnSignal
     from ..engine.progress import Lines, Live, Watcher, tracker
-    from ..engine.signals import Interrupted, StopOnSignal
     from ..runs.folder import command_line
 
     first = os.environ.get("RANK", "0") == "0"
-    job.check_recipe()
-    plan_of(job.method, job.knobs)
-    job = with_backbone(job)
+    with bar() as progress:
+        ready = prepare(job, say, progress)
     live: list[Live] = []
 
     def watch(ready: Any, path: Any) -> list[Watcher]:
@@ -83,7 +82,7 @@ def _run(job: Job) -> None:
 
     try:
         with StopOnSignal() as stop:
-            path = execute(job, say=lambda text: typer.echo(text, err=True), watchers=watch, stop=stop)
+            path = perform(ready, say=say, watchers=watch, stop=stop)
     except Interrupted as stopped:
         if first:
             typer.echo(f"longtail: stopped and saved; go on with: {resume_command(command_line())}", err=True)
@@ -94,6 +93,11 @@ def _run(job: Job) -> None:
     if first:
         _say_result(path)
         typer.echo(str(path))
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    typer.echo(text, err=True)
 
 
 def _say_result(path: Path) -> None:

@@ -40,7 +40,7 @@ def open_image(data: bytes) -> Opened:
 
     An image of more pixels than anybody's camera has is refused before it is decoded: a few bytes may claim gigabytes.
     """
-    opened = (_open_simplejpeg(data) if data[:2] == b"\xff\xd8" else None) or _open_pillow(data)
+    opened = (open_simplejpeg(data) if data[:2] == b"\xff\xd8" else None) or open_pillow(data)
     _check_size(opened.width, opened.height)
     return opened
 
@@ -60,7 +60,7 @@ def _simplejpeg() -> Any:
     return simplejpeg
 
 
-def _open_simplejpeg(data: bytes) -> Opened | None:
+def open_simplejpeg(data: bytes) -> Opened | None:
     simplejpeg = _simplejpeg()
     if simplejpeg is None:
         return None
@@ -98,7 +98,7 @@ def _pillow(file: IO[bytes]) -> Any:
             raise ValueError(f"it claims more than {MOST_PIXELS:,} pixels, which are not decoded") from None
 
 
-def _open_pillow(data: bytes) -> Opened:
+def open_pillow(data: bytes) -> Opened:
     image = _pillow(io.BytesIO(data))
     width, height = image.size
 

@@ -6,8 +6,8 @@ import gzip
 import json
 import zlib
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -24,13 +24,15 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Listing:
-    """One published data set: its lists (train, val or None, test), number of classes, and where to get it."""
+    """One published data set: its lists (train, val or None, test), number of classes, and where to get it; ``instead``
+    are files that may take a list's place."""
 
     classes: int
     train: str
     val: str | None
     test: str
     help: tuple[str, str, str]
+    instead: Mapping[str, str] = field(default_factory=dict)
 
 
 LISTINGS = {
@@ -57,6 +59,7 @@ LISTINGS = {
             "Unpack it in {folder}, so that {folder}/train_val2018/Plantae/7291/….jpg exists.",
             "Put train2018.json and val2018.json (or iNaturalist18_train.txt and _val.txt) in {folder} too.",
         ),
+        {"iNaturalist18_train.txt": "train2018.json", "iNaturalist18_val.txt": "val2018.json"},
     ),
 }  # fmt: skip
 
@@ -186,8 +189,8 @@ def listed(
 
 def _find(name: str, at: Path, file: str) -> Path:
     candidates = [file, file + ".gz"]
-    if name == "inat2018":
-        candidates.append("train2018.json" if "train" in file else "val2018.json")
+    if other := LISTINGS[name].instead.get(file):
+        candidates.append(other)
     for candidate in candidates:
         if (at / candidate).is_file():
             return at / candidate

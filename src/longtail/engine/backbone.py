@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data import Dataset, Split, load, names
+from ..data import Dataset, Split, names
 from ..data.dataset import Files
 from ..data.folder import TAKEN_AT
-from ..embed import Progress, embed
+from ..embed import Precision, Progress, embed
 from ..errors import InputError, one_of
 from ..models import pretrained
 from ..models.pretrained import PARTS, Backbone
 from ..runs.folder import config_and_rows
-from .distributed import pick_device
+from .process import pick_device
 from .stage import has_bf16
 
 if TYPE_CHECKING:
@@ -71,45 +71,43 @@ def choose(job: Job, kind: str) -> tuple[str | None, str, str]:
     return None, part, ""
 
 
-def use(job: Job, data: Dataset, progress: Progress | None = None) -> Use | None:
-    """The backbone of a job with the data embedded, through the cache; None where it trains from scratch."""
-    name, part, _ = choose(job, data.kind)
+def settle(
+    job: Job, data: Dataset, say: Callable[[str], None], progress: Progress | None = None
+) -> tuple[Job, Use | None]:
+    """The job with its backbone named, or ``"none"``, and that backbone with all images embedded, through the cache, or
+    None where training starts from scratch. What is decided without being asked for is said."""
+    job = _as_begun(job)
+    name, part, line = choose(job, data.kind)
     if "backbone_lr" in job.recipe_fields() and (name is None or part == "head"):
         raise InputError("backbone_lr is for a backbone that trains: --train norms, last or all")
+    if line:
+        say(line)
     if name is None:
-        return None
+        return (job if job.data in names() else replace(job, backbone="none", train=None)), None
     if data.kind == "features":
         raise InputError(f"{job.data} holds features already, and a backbone takes images: leave --backbone out")
     device = pick_device(job.device)
     network = pretrained.load(name, job.options.get("size"))
     if part != "head":
         network.check_trainable()
-    half = job.precision != "fp32" and has_bf16(device)
-    features = embed(data, network, precision="bf16" if half else "fp32", device=device, progress=progress).data
+    precision: Precision = "bf16" if job.precision != "fp32" and has_bf16(device) else "fp32"
+    features = embed(data, network, precision=precision, device=device, progress=progress).data
     trained_on = features if part == "head" else _prepared(data, network)
     notes = [note for note in data.notes if not note.startswith(TAKEN_AT)]
     # Not the paper's data, and none of the defaults for them: features, or images as another network takes them
     trained_on = replace(trained_on, name=f"{data.name} by {name}", notes=notes)
-    return Use(network, part, features, trained_on, "bf16" if half else "fp32")
+    return replace(job, backbone=name, train=part), Use(network, part, features, trained_on, precision)
 
 
-def settle(job: Job, say: Callable[[str], None], progress: Progress | None = None) -> Job:
-    """The job with its backbone named, or ``"none"``, and all images in the cache: runs that are started side by side
-    need not each embed them. What is decided without being asked for is said."""
-    if job.backbone == "none" or (job.backbone is None and job.train is None and job.data in names()):
+def _as_begun(job: Job) -> Job:
+    """The job with the backbone that its run began with, where it goes on with one of one's own data and names none."""
+    config = Path(job.out or "") / "config.json"
+    if not job.resume or job.out is None or job.backbone is not None or job.data in names() or not config.is_file():
         return job
-    job.set_threads()
-    if job.resume and job.backbone is None and job.out is not None and (Path(job.out) / "config.json").is_file():
-        before = config_and_rows(Path(job.out))[0].get("backbone")  # a run goes on as it began
-        job = replace(job, backbone="none" if before is None else before["name"])
-        job = job if before is None else replace(job, train=before["train"])
-    data = load(job.data, root=job.root, **job.options)
-    name, part, line = choose(job, data.kind)
-    if line:
-        say(line)
-    job = replace(job, backbone=name or "none", train=None if name is None else part)
-    use(job, data, progress)
-    return job
+    before = config_and_rows(Path(job.out))[0].get("backbone")
+    if before is None:
+        return replace(job, backbone="none")
+    return replace(job, backbone=before["name"], train=before["train"])
 
 
 def _prepared(data: Dataset, backbone: Backbone) -> Dataset:

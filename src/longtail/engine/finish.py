@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from ..probabilities import reading
 from ..runs.folder import RunFolder
 from ..summary import summarise
 from .forward import margins_of, outputs
+
+if TYPE_CHECKING:
+    from .job import Prepared
 
 # Training logits beyond this many numbers are not kept: ImageNet-LT's are 0.5 GB, iNaturalist's would be 14
 MOST_LOGITS = 2 * 10**8
@@ -116,20 +119,19 @@ def _new_head(model: nn.Module, predictions: Predictions, tau: float) -> Predict
     )
 
 
-def finish(
-    run: RunFolder, model: nn.Module, plan: Plan, data: Dataset, device: torch.device, seed: int, workers: int = 0
-) -> list[str]:
+def finish(run: RunFolder, ready: Prepared) -> list[str]:
     """Write predictions, model and, last, the summary: after it the run is finished. Returns its ``concerns``."""
+    model, plan, data, workers = ready.model, ready.plan, ready.data, ready.job.workers
     scale = reading(plan, data.counts).scale
-    predictions, steps = after(model, plan, predict(model, data, device, workers, scale))
+    predictions, steps = after(model, plan, predict(model, data, ready.device, workers, scale))
     tensors = predictions.to_tensors()
     if predictions.train is None:
-        brief = margins_of(model, data.train, device, workers)
+        brief = margins_of(model, data.train, ready.device, workers)
         brief["margins"] *= scale
         tensors |= {"train_labels": data.train.labels} | {f"train_{name}": t for name, t in brief.items()}
     run.write_model(model.state_dict(), tensors)
     summary = summarise(
-        predictions, data.counts, class_names=data.class_names, alpha=_alpha(plan), seed=seed, posthoc=steps
+        predictions, data.counts, class_names=data.class_names, alpha=_alpha(plan), seed=ready.job.seed, posthoc=steps
     )
     if predictions.train is None:
         summary["train"] = _train_accuracy(tensors["train_predicted"] == data.train.labels, data.train.labels)

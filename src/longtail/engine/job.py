@@ -1,7 +1,4 @@
-"""One run from its settings to its folder: data, plan, recipe, model; train; evaluate; write.
-
-Nothing heavy is imported before a job is done: whoever only starts runs elsewhere needs no torch.
-"""
+"""One run from its settings to its folder: data, plan, recipe, model; train; evaluate; write."""
 
 from __future__ import annotations
 
@@ -9,24 +6,37 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import nn
+
+from .. import __version__, methods, models, plugins
+from ..counts import ClassCounts
+from ..data import Dataset, load, names
+from ..data.augment import of_images, stored_name
+from ..embed import Progress
 from ..errors import InputError, real, whole
-from . import recipe
+from ..plan import Plan
+from ..runs.checkpoint import Checkpoint, decode
+from ..runs.folder import (
+    RunFolder,
+    config_and_rows,
+    default_folder,
+    differences,
+    environment,
+    identity,
+    last_checkpoint,
+)
+from ..runs.read import UnreadableError, read
+from . import process, recipe
+from .backbone import Use, settle
+from .finish import finish, space_needed, split_facts, too_many_logits
+from .process import Interrupted, Ranks, pick_device
+from .progress import Watcher, check_tracker, introduce
 from .recipe import BACKBONE_LR, Recipe
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from ..data import Dataset
-    from ..plan import Plan
-    from ..runs.checkpoint import Checkpoint, Position
-    from ..runs.folder import RunFolder
-    from .backbone import Use
-    from .distributed import Ranks
-    from .progress import Watcher
-
+from .stage import choose_precision
+from .train import Saving, Trainer
 
 # Fields of the recipe that have an option of their own
 SHORTHANDS = ("model", "epochs", "batch_size", "lr", "clip", "ema", "augment", "precision")
@@ -101,19 +111,24 @@ class Job:
                 raise InputError(f"{name} is given by {option} and by --set-recipe: give it once")
         return {**short, **self.set_recipe}
 
-    def set_threads(self) -> None:
-        """Let torch use the threads that were asked for, if any were."""
+    def check(self) -> Plan:
+        """Refuse what is wrong in the settings whatever the data, before any is read; the plan of two classes."""
+        # scikit-learn, which draws the t-SNE at the end, takes 32 bits
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
+            raise InputError(f"seed must be a whole number in [0, 2^32), got {self.seed!r}")
+        whole("workers", self.workers, at_least=0, at_most=MOST_THREADS)
+        real("save-every", self.save_seconds, at_least=0)
         if self.threads is not None:
-            import torch
-
-            torch.set_num_threads(whole("threads", self.threads, at_least=1, at_most=MOST_THREADS))
-
-    def check_recipe(self) -> None:
-        """Refuse fields that no recipe has and values that none takes, before any data is read."""
+            whole("threads", self.threads, at_least=1, at_most=MOST_THREADS)
+        pick_device(self.device)
         # Which recipe the data calls for is not known yet: any, so long that no warm-up is longer
         base = recipe.get(self.recipe or "features")
         base = base if self.recipe else base.replace(epochs=recipe.MOST_EPOCHS)
         base.set(self.recipe_fields())
+        plan = methods.build(self.method, ClassCounts([2, 1]), **self.knobs)
+        for name in self.track:
+            check_tracker(name)
+        return plan
 
 
 def _text(value: Any) -> str:
@@ -122,8 +137,9 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job with everything that it names at hand."""
+    """A job with everything that it names at hand, and its backbone decided."""
 
+    job: Job
     data: Dataset
     plan: Plan
     recipe: Recipe
@@ -132,30 +148,20 @@ class Prepared:
     config: dict[str, Any]
 
 
-def prepare(job: Job) -> Prepared:
-    """Load the data, build plan, recipe and model, and write the config; every mistake in the settings shows here."""
-    import torch
+def ignore(text: str) -> None:
+    """Say nothing."""
 
-    from .. import __version__, methods, models
-    from ..data import load
-    from . import backbone
-    from .distributed import pick_device
-    from .progress import check_tracker
-    from .stage import choose_precision
 
-    # scikit-learn, which draws the t-SNE at the end, takes 32 bits
-    if isinstance(job.seed, bool) or not isinstance(job.seed, int) or not 0 <= job.seed < 2**32:
-        raise InputError(f"seed must be a whole number in [0, 2^32), got {job.seed!r}")
-    whole("workers", job.workers, at_least=0, at_most=MOST_THREADS)
-    real("save-every", job.save_seconds, at_least=0)
-    job.set_threads()
+def prepare(job: Job, say: Callable[[str], None] = ignore, progress: Progress | None = None) -> Prepared:
+    """Load the data, build plan, recipe and model, and write the config; every mistake in the settings shows here.
+
+    ``progress`` is told of images that a backbone embeds."""
+    job.check()
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
     device = pick_device(job.device)
-    job.check_recipe()
-    methods.knobs(job.method)
-    for name in job.track:
-        check_tracker(name)
     data = load(job.data, root=job.root, **job.options)
-    use = backbone.use(job, data)
+    job, use = settle(job, data, say, progress)
     data = data if use is None else use.data
     plan = plan_for(job, data)
     # So that a report need not ask a later version what the default was
@@ -163,15 +169,15 @@ def prepare(job: Job) -> Prepared:
     how = _recipe(job, data, use)
     torch.manual_seed(job.seed)
     options = {k: v for k, v in how.model_options.items() if k != "head"}
-    head = plan.head_of(how.model)
     inputs = data if use is None else use.features
-    model = models.build(how.model, data.num_classes, inputs.input_shape, head, how.standardise, **options)
+    model = models.build(how.model, data.num_classes, inputs.input_shape, plan.needed_head, how.standardise, **options)
     if how.standardise:
         models.fit_standardise(model, inputs.train.inputs, data.train.labels, alike=how.standardise == "alike")
     if use is not None and use.tuned:
         model = models.pretrained.tuned(use.backbone, model, use.part)
     precision = choose_precision(how.precision, model, device)
     how = how.replace(precision=precision)
+    augmented = [] if data.kind == "features" else [of_images(how.augment, data.train).sentence()]
     config = {
         "format": 1,
         "longtail": __version__,
@@ -192,19 +198,16 @@ def prepare(job: Job) -> Prepared:
         "compile": job.compile,
         "threads": torch.get_num_threads(),
         "decisions": [
-            *how.decisions(None if use is None else use.sentence()), *_augmentation(how, data), *plan.notes
+            *how.decisions(None if use is None else use.sentence()), *augmented, *plan.notes
         ],
     }  # fmt: skip
     if use is not None:
         config["backbone"] = use.config()
-    return Prepared(data, plan, how, model, device, config)
+    return Prepared(job, data, plan, how, model, device, config)
 
 
 def plan_for(job: Job, data: Dataset) -> Plan:
     """The job's method on these data; refuses what the data cannot serve."""
-    from .. import methods
-    from .finish import too_many_logits
-
     plan = methods.build(job.method, data.counts, data=data.name, **job.knobs)
     for step in plan.posthoc:
         if data.val is None:
@@ -218,8 +221,6 @@ def plan_for(job: Job, data: Dataset) -> Plan:
 
 
 def _recipe(job: Job, data: Dataset, use: Use | None) -> Recipe:
-    from ..data import names
-
     tuned = use is not None and use.tuned
     # By what was asked for, not by the data's own name: somebody's folder may be called images, features or moons
     name = job.data if use is None and job.data in names() else ""
@@ -233,24 +234,9 @@ def _recipe(job: Job, data: Dataset, use: Use | None) -> Recipe:
     chosen = chosen.for_samples(len(data.train), changes.get("batch_size"), width).set(changes)
     chosen = chosen.replace(backbone_lr=(chosen.backbone_lr or BACKBONE_LR) if tuned else None)
     if data.kind != "features":
-        from ..data.augment import stored_name
-
         standardise = chosen.standardise if tuned else False
         chosen = chosen.replace(augment=stored_name(chosen.augment, data.train), standardise=standardise)
     return chosen
-
-
-def _augmentation(how: Recipe, data: Dataset) -> list[str]:
-    from ..data.augment import of_images
-
-    return [] if data.kind == "features" else [of_images(how.augment, data.train).sentence()]
-
-
-def folder_of(job: Job, ready: Prepared) -> Path:
-    """Where the run goes: ``--out``, or a name of its own under ``runs/``."""
-    from ..runs.folder import default_folder
-
-    return Path(job.out) if job.out is not None else default_folder(ready.config, Path(job.under))
 
 
 def execute(
@@ -267,16 +253,23 @@ def execute(
         RunError: a run that failed.
         Interrupted: ``stop`` named a signal; the state is saved.
     """
-    from ..runs.folder import RunFolder
-    from . import distributed
-    from .finish import space_needed
+    return perform(prepare(job, say), say=say, watchers=watchers, stop=stop)
 
-    ready = prepare(job)
-    path = folder_of(job, ready)
-    with distributed.ranks(ready.device) as ranks:
+
+def perform(
+    ready: Prepared,
+    *,
+    say: Callable[[str], None],
+    watchers: Callable[[Prepared, Path], Sequence[Watcher]],
+    stop: Callable[[], int],
+) -> Path:
+    """``execute`` for a job that is prepared."""
+    job = ready.job
+    path = Path(job.out) if job.out is not None else default_folder(ready.config, Path(job.under))
+    with process.ranks(ready.device) as ranks:
         ranks.share(ready.recipe.batch_size)
         if not ranks.first:
-            _follow(job, ready, ranks, stop)
+            _follow(ready, ranks, stop)
             return path
         run = RunFolder(path, ready.config)
         if not job.force:
@@ -288,7 +281,7 @@ def execute(
                 ranks.bytes_from_first(b"finished")
                 return path
             try:
-                _lead(job, ready, ranks, run, found == "resume", say, lambda: watchers(ready, path), stop)
+                _lead(ready, ranks, run, found == "resume", say, lambda: watchers(ready, path), stop)
             except BaseException as error:
                 # A mistake that shows only now must not leave a run behind that was never begun, and nothing that goes
                 # wrong before there is a checkpoint may cost the run that was to be replaced
@@ -299,7 +292,6 @@ def execute(
 
 
 def _lead(
-    job: Job,
     ready: Prepared,
     ranks: Ranks,
     run: RunFolder,
@@ -309,16 +301,9 @@ def _lead(
     stop: Callable[[], int],
 ) -> None:
     """What the first rank does: train, and write everything."""
-    from ..runs.folder import environment
-    from . import distributed, reuse
-    from .finish import finish, split_facts
-    from .progress import introduce
-    from .signals import Interrupted
-
-    def problem(state: Checkpoint) -> str | None:
-        return reuse.state_problem(state, ready.plan, ready.data.train, ready.recipe, ranks)
-
-    saved = run.latest(lambda text: say(f"warning: {text}"), problem) if goes_on else None
+    job = ready.job
+    trainer = _trainer(ready, ranks, Saving(run.save, job.save_seconds, job.save_steps, stop))
+    saved = run.latest(lambda text: say(f"warning: {text}"), trainer.problem) if goes_on else None
     before = saved[1].meta.get("processes", ranks.world) if saved else ranks.world
     if before != ranks.world:  # sums over other parts of a batch round otherwise
         raise InputError(
@@ -328,58 +313,73 @@ def _lead(
     if job.resume:
         say(f"going on from {run.path}" if saved else f"{run.path} has no usable checkpoint: starting afresh")
     about = environment(str(ready.device), job.command())
-    begun = None
+    rows: list[dict[str, Any]] = []
     if saved is None and job.begin_with is not None:
-        begun = reuse.take(Path(job.begin_with), ready.plan, ready.config, ready.data.counts)
+        saved, rows = _begin_with(Path(job.begin_with), ready)
         about["begun_with"] = Path(job.begin_with).resolve().name
         say(f"beginning with what {job.begin_with} trained")
     run.start(split_facts(ready.data), about, keep=goes_on)
-    if begun is not None:
-        saved = begun.data, begun.state
-        run.forget_after(0)
-        for row in begun.rows:
-            run.log(row)
-        run.save(begun.state.at.done, begun.data)
     data, state = saved or (b"", None)
+    if state is not None and rows:
+        run.forget_after(0)
+        for row in rows:
+            run.log(row)
+        run.save(state.at.done, data)
     ranks.bytes_from_first(data)
-    run.forget_after(_epochs_done(ready.plan, ready.recipe, state.at) if state else 0)
+    run.forget_after(0 if state is None else sum(trainer.epochs[: state.at.stage]) + state.at.epoch)
     introduce(ready, say)
-    _fit(job, ready, ranks, state, stop, watchers=[_Log(run), *watchers()], save=run.save)
-    distributed.leave()
+    trainer.run([_Log(run), *watchers()], state)
+    process.leave()
     if signal := stop():
         raise Interrupted(signal)
-    for concern in finish(run, ready.model, ready.plan, ready.data, ready.device, job.seed, job.workers):
+    for concern in finish(run, ready):
         say(f"warning: {concern}")
 
 
-def _follow(job: Job, ready: Prepared, ranks: Ranks, stop: Callable[[], int]) -> None:
+def _follow(ready: Prepared, ranks: Ranks, stop: Callable[[], int]) -> None:
     """What every rank but the first does: the same steps, and no file is written."""
-    from ..runs.checkpoint import decode
-    from . import distributed
-
     saved = ranks.bytes_from_first(None)
     if saved == b"finished":
         return
-    _fit(job, ready, ranks, decode(saved) if saved else None, stop)
-    distributed.leave()
+    _trainer(ready, ranks, Saving(stop=stop)).run(state=decode(saved) if saved else None)
+    process.leave()
 
 
-def _fit(
-    job: Job,
-    ready: Prepared,
-    ranks: Ranks,
-    state: Checkpoint | None,
-    stop: Callable[[], int],
-    watchers: Sequence[Watcher] = (),
-    save: Callable[[int, bytes], None] | None = None,
-) -> None:
-    from .train import fit
-
-    fit(
-        ready.model, ready.plan, ready.data.train, ready.recipe,
-        seed=job.seed, device=ready.device, compile=job.compile, workers=job.workers, ranks=ranks, watchers=watchers,
-        state=state, save=save, save_seconds=job.save_seconds, save_steps=job.save_steps, stop=stop,
+def _trainer(ready: Prepared, ranks: Ranks, saving: Saving) -> Trainer:
+    job = ready.job
+    return Trainer(
+        ready.model, ready.plan, ready.data.train, ready.recipe, seed=job.seed, device=ready.device,
+        compile=job.compile, workers=job.workers, ranks=ranks, saving=saving,
     )  # fmt: skip
+
+
+def _begin_with(path: Path, ready: Prepared) -> tuple[tuple[bytes, Checkpoint], list[dict[str, Any]]]:
+    """The last checkpoint of a finished run whose stages are the job's first ones, and the rows of its epochs: what the
+    later stages of cRT, LWS or multi-stage DRO-LT work on is cross-entropy's network.
+
+    Raises:
+        InputError: there is no such run, or it is not what the plan begins with; says in what they differ.
+    """
+    try:
+        run = read(path)
+    except UnreadableError as error:
+        raise InputError(f"cannot begin with {path}: {error.reason}") from None
+    other, rows = config_and_rows(path)
+    of_method = ("method", "knobs")
+    mine, its = ({k: v for k, v in identity(c).items() if k not in of_method} for c in (ready.config, other))
+    if changed := differences(its, mine):
+        raise InputError(f"cannot begin with {path}, which was trained otherwise: {'; '.join(changed)}")
+    with plugins.barred(path):
+        first = methods.build(run.method, ready.data.counts, **run.config.knobs)
+    if not ready.plan.begins_with(first, models.own_head(ready.recipe.model)):
+        raise InputError(
+            f"cannot begin with {path}: the stages of {ready.plan.method} do not begin with {first.method}'s"
+        )
+    found = last_checkpoint(path)
+    if found is None or found[1].at.stage != len(first.stages):
+        raise InputError(f"cannot begin with {path}: the checkpoint of its last step is not there")
+    # Without what its own end was measured to be
+    return found, [{k: v for k, v in row.items() if k not in ("val", "test")} for row in rows]
 
 
 class _Log:
@@ -393,7 +393,3 @@ class _Log:
 
     def epoch(self, row: dict[str, Any]) -> None:
         self.run.log(row)
-
-
-def _epochs_done(plan: Plan, how: Recipe, at: Position) -> int:
-    return sum(plan.epochs(how.epochs)[: at.stage]) + at.epoch

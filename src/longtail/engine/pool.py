@@ -26,7 +26,8 @@ from typing import IO, Any
 from ..errors import InputError, RunError
 from ..runs.folder import has_checkpoint
 from .job import Job, Prepared, execute
-from .signals import Interrupted, StopOnSignal
+from .process import Interrupted, StopOnSignal
+from .progress import Progress, Watcher, tracker
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,6 @@ def work() -> None:
     def tell(**news: Any) -> None:
         out.write(json.dumps(news) + "\n")
         out.flush()
-
-    from .progress import Progress, Watcher, tracker
 
     class News:
         told = 0.0

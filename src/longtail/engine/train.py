@@ -23,11 +23,10 @@ from ..errors import InputError, RunError
 from ..plan import Plan, Stage
 from ..probabilities import reading
 from ..runs.checkpoint import Checkpoint, Position, encode
-from .distributed import Ranks
 from .forward import class_means
+from .process import Interrupted, Ranks
 from .progress import EpochSums, Progress, Watcher
 from .recipe import Recipe
-from .signals import Interrupted
 from .stage import (
     Average,
     Trained,
@@ -60,6 +59,9 @@ class Saving:
     stop: Callable[[], int] = lambda: 0
 
 
+ALONE, NOWHERE = Ranks(), Saving()
+
+
 def fit(
     model: nn.Module,
     plan: Plan,
@@ -68,44 +70,21 @@ def fit(
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    precision: str | None = None,
-    compile: bool = False,
-    workers: int = 0,
+    ranks: Ranks = ALONE,
+    saving: Saving = NOWHERE,
     watchers: Sequence[Watcher] = (),
-    ranks: Ranks | None = None,
     state: Checkpoint | None = None,
-    save: Callable[[int, bytes], None] | None = None,
-    save_seconds: float = 60.0,
-    save_steps: int | None = None,
-    stop: Callable[[], int] = lambda: 0,
 ) -> list[dict[str, Any]]:
-    """Train ``model`` in place through all stages of ``plan``; needs no run folder.
-
-    Args:
-        train: what is learnt from; validation and test data are never seen here.
-        precision: ``fp32``, ``bf16`` or ``auto``; the recipe's unless given.
-        watchers: told of every step and every epoch; ``state`` is where to go on.
-        save, save_seconds, save_steps, stop: see ``Saving``.
-
-    Returns:
-        one row an epoch, as in ``metrics.jsonl``; a resumed run returns those since.
-
-    Raises:
-        RunError: a loss or a weight is not finite; names the step and the parts.
-    """
-    trainer = Trainer(
-        model, plan, train, recipe, seed=seed, device=device, precision=precision, compile=compile, workers=workers,
-        watchers=watchers, ranks=ranks or Ranks(), saving=Saving(save, save_seconds, save_steps, stop),
-    )  # fmt: skip
-    # The caller's generator is none of ours
-    with torch.random.fork_rng(devices=[trainer.device] if trainer.device.type == "cuda" else []):
-        if state is not None:
-            trainer.load(state)
-        return trainer.run()
+    """Train ``model`` in place through all stages of ``plan``; needs no run folder. See ``Trainer``."""
+    trainer = Trainer(model, plan, train, recipe, seed=seed, device=device, ranks=ranks, saving=saving)
+    return trainer.run(watchers, state)
 
 
 class Trainer:
-    """The state of a run in memory; the phases are methods so that each can be read alone."""
+    """The state of a run in memory; the phases are methods so that each can be read alone.
+
+    ``train`` is what is learnt from: validation and test data are never seen here.
+    """
 
     def __init__(
         self,
@@ -116,24 +95,22 @@ class Trainer:
         *,
         seed: int = 0,
         device: torch.device | str = "cpu",
-        precision: str | None = None,
         compile: bool = False,
         workers: int = 0,
-        watchers: Sequence[Watcher] = (),
-        ranks: Ranks = Ranks(),  # noqa: B008
-        saving: Saving = Saving(),
+        ranks: Ranks = ALONE,
+        saving: Saving = NOWHERE,
     ) -> None:
         self.device = torch.device(device)
         self.model, self.plan, self.train, self.recipe = model.to(self.device), plan, train, recipe
-        self.seed, self.compile, self.workers, self.ranks = seed, compile, workers, ranks
-        self.watchers, self.saving = watchers, saving
-        self.bf16 = choose_precision(precision or recipe.precision, model, self.device) == "bf16"
+        self.seed, self.compile, self.workers, self.ranks, self.saving = seed, compile, workers, ranks, saving
+        self.bf16 = choose_precision(recipe.precision, model, self.device) == "bf16"
         self.channels_last = convolves(model)
         if self.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.free = {p for p in model.parameters() if p.requires_grad}
         self.epochs = plan.epochs(recipe.epochs)
         self.at = Position()
+        self.watchers: Sequence[Watcher] = ()
         self.rows: list[dict[str, Any]] = []
         self.sums = EpochSums()
         self.average: Average | None = None
@@ -141,17 +118,27 @@ class Trainer:
         # What a stage that goes on takes up: tensors of the stage before it, or of a checkpoint
         self.carried: dict[str, Tensor] = {}
         self._saved_at = time.monotonic()
-        head: Any = model.head
-        if plan.head_bias is not None and head.bias is not None:
-            nn.init.constant_(head.bias, plan.head_bias)
+        self._start_bias()
 
-    def run(self) -> list[dict[str, Any]]:
-        """All stages that are left."""
-        for index in range(self.at.stage, len(self.plan.stages)):
-            self.enter(index)
-            for epoch in range(self.at.epoch, self.epochs[index]):
-                self._epoch(index, epoch)
-            self._leave(index)
+    def run(self, watchers: Sequence[Watcher] = (), state: Checkpoint | None = None) -> list[dict[str, Any]]:
+        """All stages, or from ``state`` on those that are left.
+
+        Returns:
+            one row an epoch, as in ``metrics.jsonl``; a resumed run returns those since.
+
+        Raises:
+            RunError: a loss or a weight is not finite; names the step and the parts.
+        """
+        self.watchers = watchers
+        # The caller's generator is none of ours
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            if state is not None:
+                self.load(state)
+            for index in range(self.at.stage, len(self.plan.stages)):
+                self.enter(index)
+                for epoch in range(self.at.epoch, self.epochs[index]):
+                    self._epoch(index, epoch)
+                self._leave(index)
         for p in self.free:
             p.requires_grad_(True)
         return self.rows
@@ -220,25 +207,20 @@ class Trainer:
 
     def _loader(self, stage: Stage, index: int) -> Loader:
         return Loader(
-            self.train,
-            self.ranks.share(self.recipe.batch_size),
-            seed=self.seed if index == 0 else derive(self.seed, index),
-            sampler=stage.sampler,
-            views=stage.views,
-            augment=self.recipe.augment,
-            device=self.device,
-            workers=self.workers,
-            rank=self.ranks.rank,
-            world_size=self.ranks.world,
-            epochs=self.epochs[index],
-            counts=stage.objective.counts,
-            channels_last=self.channels_last,
-        )
+            self.train, self.ranks.share(self.recipe.batch_size), epochs=self.epochs[index],
+            seed=self.seed if index == 0 else derive(self.seed, index), sampler=stage.sampler, views=stage.views,
+            counts=stage.objective.counts, augment=self.recipe.augment, device=self.device, workers=self.workers,
+            rank=self.ranks.rank, world_size=self.ranks.world, channels_last=self.channels_last,
+        )  # fmt: skip
 
     def _reset_head(self, index: int) -> None:
         head: Any = self.model.head
         self._seed(derive(self.seed, index))
         head.reset_parameters()
+        self._start_bias()
+
+    def _start_bias(self) -> None:
+        head: Any = self.model.head
         if self.plan.head_bias is not None and head.bias is not None:
             nn.init.constant_(head.bias, self.plan.head_bias)
 
@@ -365,6 +347,18 @@ class Trainer:
         if self.net.scale is not None:
             named["scale"] = self.net.scale
         return named
+
+    def problem(self, state: Checkpoint) -> str | None:
+        """Why a checkpoint cannot be a state of this run, or None."""
+        try:
+            EpochSums.from_data(state.meta.get("sums"))
+        except ValueError as error:
+            return str(error)
+        processes = state.meta.get("processes", 1)
+        if type(processes) is not int or processes < 1:
+            return f"it says that {processes!r} processes wrote it"
+        steps = [len(self._loader(stage, index)) for index, stage in enumerate(self.plan.stages)]
+        return state.at.problem(list(zip(self.epochs, steps)))
 
     def load(self, state: Checkpoint) -> None:
         """Go on from a checkpoint of the same plan, recipe and data."""

@@ -22,9 +22,9 @@ from .. import methods, posthoc
 from ..counts import ClassCounts
 from ..data.dataset import Split
 from ..engine import recipe as recipes
-from ..engine.distributed import pick_device
 from ..engine.finish import after
-from ..engine.signals import Interrupted
+from ..engine.process import Interrupted, pick_device
+from ..engine.train import Saving
 from ..engine.train import fit as train_network
 from ..errors import InputError, real, unknown, whole
 from ..evaluate import accuracy
@@ -286,7 +286,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         with contextlib.suppress(Interrupted):  # by `watch`: nothing else can
             device = pick_device(self.device)
             train_network(module, plan, train, recipe, seed=seed, device=device, watchers=[watch, display],
-                          stop=watch.stop)  # fmt: skip
+                          saving=Saving(stop=watch.stop))  # fmt: skip
         watch.restore()
         self.history_ = watch.rows
         module.cpu()

@@ -18,7 +18,7 @@ from . import inputs
 
 def build(plan: Plan, features: int, c: int, hidden: tuple[int, ...]) -> nn.Module:
     """The network that the recipe for features has, or with no hidden layers a linear model."""
-    head = plan.head_of("mlp-features") if hidden else plan.head
+    head = plan.needed_head if hidden else plan.head
     return models.build("mlp-features", c, (features,), head=head, hidden=hidden)
 
 

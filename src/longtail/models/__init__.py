@@ -20,7 +20,7 @@ from torch import nn
 from .. import plugins
 from ..errors import InputError, one_of, unknown, whole
 from .heads import HEADS, Classifier, CosineHead, LinearHead, make_head
-from .mlp import MLP, FeatureMLP, mlp
+from .mlp import MLP, FeatureMLP
 from .resnet import CIFAR_BLOCKS, LARGE_BLOCKS, CifarResNet, ResNet, resnet
 from .standardise import Standardise
 from .weights import load_weights
@@ -40,15 +40,19 @@ __all__ = [
     "load_weights",
     "make_head",
     "names",
+    "own_head",
     "parameter_count",
     "wrap",
 ]
 
-_MLPS: dict[str, dict[str, Any]] = {
-    "mlp": {"hidden": (128, 64)},
+_OPTIONS = ("hidden", "bias", "skip")
+# The class, its settings, and which of them are options
+_MLPS: dict[str, tuple[type[MLP], dict[str, Any], tuple[str, ...]]] = {
+    "linear": (MLP, {"hidden": ()}, ()),
+    "mlp": (MLP, {"hidden": (128, 64)}, _OPTIONS),
+    "mlp-features": (FeatureMLP, {}, ("hidden",)),
     # The paper's three ReLU layers for the two moons; K = 2 so that embeddings can be drawn.
-    "mlp-moons": {"hidden": (16, 8, 2), "bias": 0.5},
-    "linear": {"hidden": ()},
+    "mlp-moons": (MLP, {"hidden": (16, 8, 2), "bias": 0.5}, _OPTIONS),
 }
 
 
@@ -58,14 +62,14 @@ def names() -> list[str]:
     >>> names()[:5]
     ['linear', 'mlp', 'mlp-features', 'mlp-moons', 'resnet20']
     """
-    return ["linear", "mlp", "mlp-features", "mlp-moons", *CIFAR_BLOCKS, *LARGE_BLOCKS]
+    return [*_MLPS, *CIFAR_BLOCKS, *LARGE_BLOCKS]
 
 
 def build(
     name: str,
     num_classes: int,
     input_shape: Sequence[int],
-    head: str = "linear",
+    head: str | None = "linear",
     standardise: bool | str = False,
     **options: Any,
 ) -> nn.Module:
@@ -76,7 +80,7 @@ def build(
             ``input_shape`` where it takes them, and what it returns goes through ``wrap``.
         num_classes: C.
         input_shape: the shape of one input: (3, H, W) for images, (K,) for features. MLPs flatten.
-        head: ``"linear"``, ``"cosine"``, or ``"scaled"`` (cosines times 16).
+        head: ``"linear"``, ``"cosine"``, or ``"scaled"`` (cosines times 16); None is what suits the model.
         standardise: whether features first pass a ``Standardise``, which ``fit_standardise`` fits to data.
         options: ``hidden``, ``bias``, ``skip`` for "mlp", ``hidden`` for "mlp-features"; anything the factory takes
             for a factory.
@@ -86,25 +90,28 @@ def build(
     (32, 10)
     """
     num_classes = whole("num_classes", num_classes, 1)
-    one_of("head", head, HEADS)
+    head = one_of("head", own_head(name) if head is None else head, HEADS)
     shape = tuple(int(n) for n in input_shape)
     if ":" in name:
         return _from_factory(name, num_classes, shape, head, options, standardise)
     if name not in names():
         raise unknown("model", name, [*names(), "package.module:factory"])
-    if name == "mlp-features":
-        _check_options(name, options, ("hidden",))
-        return _standardised(FeatureMLP(math.prod(shape), num_classes, head=head, **options), standardise)
-    if name in _MLPS:
-        allowed = ("hidden", "bias", "skip") if name != "linear" else ()
-        _check_options(name, options, allowed)
-        return _standardised(mlp(num_classes, shape, head, **{**_MLPS[name], **options}), standardise)
-    _check_options(name, options, ())
+    kind, settings, allowed = _MLPS.get(name, (None, {}, ()))
+    for option in options:
+        if option not in allowed:
+            raise unknown(f"option of model {name}", option, allowed or ("none",))
+    if kind is not None:
+        return _standardised(kind(math.prod(shape), num_classes, head=head, **settings | options), standardise)
     if len(shape) != 3:
         raise InputError(
             f"{name} takes images (channels, height, width), but an input here has shape {shape}: use mlp or linear"
         )
     return resnet(name, num_classes, shape[0], head)
+
+
+def own_head(name: str) -> str:
+    """The kind of head that a model has where the method leaves it to the model."""
+    return _MLPS[name][0].own_head if name in _MLPS else Classifier.own_head
 
 
 def _standardised(network: MLP, standardise: bool | str) -> MLP:
@@ -118,12 +125,6 @@ def fit_standardise(model: nn.Module, x: Any, labels: torch.Tensor, alike: bool 
     for layer in model.modules():
         if isinstance(layer, Standardise):
             layer.load_state_dict(Standardise.fitted(x, labels, alike=alike).state_dict())
-
-
-def _check_options(name: str, options: dict[str, Any], allowed: tuple[str, ...]) -> None:
-    for key in options:
-        if key not in allowed:
-            raise unknown(f"option of model {name}", key, allowed or ("none",))
 
 
 def _from_factory(

@@ -77,10 +77,12 @@ class Classifier(nn.Module):
     """A network that returns ``Outputs(logits (B, C), embeddings (B, K))``.
 
     ``embed(x)`` gives the embeddings alone; ``head`` is the last layer, with ``weight`` (C, K) and ``bias`` (C,) or
-    None; assigning to ``head`` replaces it, whatever its name among the parameters (``head_name``) is.
+    None; assigning to ``head`` replaces it, whatever its name among the parameters (``head_name``) is. ``own_head`` is
+    the kind that suits the network best.
     """
 
     head_name = "head"
+    own_head = "linear"
     embedding_size: int
 
     def embed(self, x: Tensor) -> Tensor:

@@ -58,6 +58,8 @@ class FeatureMLP(MLP):
     """An MLP for standardised features (‖x‖ ≈ 2), beside its own input: what the estimator and the recipe for features
     train."""
 
+    own_head = "scaled"
+
     def __init__(self, inputs: int, num_classes: int, hidden: Sequence[int] = (256,), head: str = "linear") -> None:
         super().__init__(inputs, num_classes, hidden, head, skip=True)
         for layer in self.layers:
@@ -66,8 +68,3 @@ class FeatureMLP(MLP):
                 # over the data, where with biases of 0 they would all pass through its centre.
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
                 nn.init.normal_(layer.bias, std=NORM * math.sqrt(2 / layer.out_features))
-
-
-def mlp(num_classes: int, input_shape: Sequence[int], head: str = "linear", **options: float) -> MLP:
-    """An MLP for inputs of any shape: they are flattened."""
-    return MLP(math.prod(input_shape), num_classes, head=head, **options)  # type: ignore[arg-type]

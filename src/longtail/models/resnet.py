@@ -9,15 +9,6 @@ from torch.nn.functional import max_pool2d, pad, relu
 
 from .heads import Classifier, he_init, make_head
 
-# Blocks a stage; the name counts the layers with weights (6n + 2 in the small ones).
-CIFAR_BLOCKS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}
-LARGE_BLOCKS = {
-    "resnet18": (2, 2, 2, 2),
-    "resnet34": (3, 4, 6, 3),
-    "resnet50": (3, 4, 6, 3),
-    "resnet101": (3, 4, 23, 3),
-}
-
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
@@ -140,9 +131,18 @@ class ResNet(Classifier):
         return x.mean((2, 3))
 
 
+# Blocks a stage; the name counts the layers with weights (6n + 2 in the small ones).
+CIFAR_BLOCKS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9}
+LARGE_BLOCKS: dict[str, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...]]] = {
+    "resnet18": (BasicBlock, (2, 2, 2, 2)),
+    "resnet34": (BasicBlock, (3, 4, 6, 3)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+    "resnet101": (Bottleneck, (3, 4, 23, 3)),
+}
+
+
 def resnet(name: str, num_classes: int, channels: int = 3, head: str = "linear") -> CifarResNet | ResNet:
     """A residual network by name: 20, 32, 44, 56 are the CIFAR ones, 18, 34, 50, 101 the large ones."""
     if name in CIFAR_BLOCKS:
         return CifarResNet(CIFAR_BLOCKS[name], num_classes, channels, head)
-    block = BasicBlock if name in ("resnet18", "resnet34") else Bottleneck
-    return ResNet(block, LARGE_BLOCKS[name], num_classes, channels, head)
+    return ResNet(*LARGE_BLOCKS[name], num_classes, channels, head)

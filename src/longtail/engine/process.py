@@ -1,17 +1,20 @@
-"""One run on many processes, as torchrun starts them: DDP over gloo on CPUs and nccl on GPUs.
+"""This process: its place among those that torchrun started, its device, and the signals that ask it to stop.
 
-Every rank holds the model and draws its slice of each global batch. The objective sees the samples of all ranks
-(``Objective(distributed=True)``); only rank 0 writes. A rank that dies closes its connections: the others fail in their
-next exchange with an error, and torchrun ends the job.
+One run on many processes is DDP over gloo on CPUs and nccl on GPUs. Every rank holds the model and draws its slice of
+each global batch. The objective sees the samples of all ranks (``Objective(distributed=True)``); only rank 0 writes. A
+rank that dies closes its connections: the others fail in their next exchange with an error, and torchrun ends the job.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -99,9 +102,8 @@ def ranks(device: torch.device) -> Iterator[Ranks]:
             what = "did not answer" if "timed out" in str(error).lower() else "is gone"
             raise RunError(f"another process of this job {what}: start them all again with --resume") from error
         raise
-    finally:
-        # Not after an error: destroying waits for the ranks that are gone
-        if _alive():
+    else:  # not after an error: destroying waits for the ranks that are gone
+        if dist.is_initialized():
             dist.destroy_process_group()
 
 
@@ -133,12 +135,6 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def _alive() -> bool:
-    import sys
-
-    return dist.is_initialized() and sys.exc_info()[0] is None
-
-
 def _is_lost_peer(error: RuntimeError) -> bool:
     text = f"{type(error).__name__} {error}"
     signs = ("DistBackendError", "DistNetworkError", "gloo", "Connection", "Timed out", "NCCL", "Socket")
@@ -162,3 +158,45 @@ def pick_device(name: str | None) -> torch.device:
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The run was asked to stop; its state is saved where there is a place for it."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(f"stopped by signal {signal}")
+        self.signal = signal
+
+
+class StopOnSignal:
+    """While active, the first SIGINT or SIGTERM, or of ``numbers``, is only noted: a call gives its number, or 0.
+
+    A second one acts at once, as if nobody listened. Outside the main thread, where Python takes no handlers, it does
+    nothing.
+    """
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers or (signal.SIGINT, signal.SIGTERM)
+        self.number = 0
+        self._before: dict[int, object] = {}
+
+    def __call__(self) -> int:
+        return self.number
+
+    def __enter__(self) -> StopOnSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in self.numbers:
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._before = {}
