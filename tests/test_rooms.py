@@ -13,6 +13,7 @@ ROOMS = [
     "plugins",
     "counts",
     "margins",
+    "knobs",
     "losses",
     "plan",
     "methods",
@@ -76,3 +77,8 @@ def test_no_arrow_goes_up():
 
 def test_losses_know_numbers_and_counts_alone():
     assert {b for a, b, _ in arrows() if a == "losses"} <= {"losses", "counts", "margins", "errors", "numeric"}
+
+
+def test_every_public_name_is_there():
+    for name in longtail.__all__:
+        assert getattr(longtail, name) is not None

@@ -11,35 +11,22 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, is_dataclass
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
-from . import margins, plugins
+from . import losses, plugins
 from .counts import ClassCounts, class_counts
-from .errors import InputError, one_of, real, unknown, whole
-from .losses import (
-    ELM,
-    Center,
-    DroLt,
-    Hybrid,
-    InfoNCE,
-    MarginCrossEntropy,
-    Objective,
-    Range,
-    RelativePull,
-    SigmoidFocal,
-    Spreadout,
-    SupCon,
-    Term,
-    Triplet,
-)
+from .errors import InputError, one_of, real, whole
+from .knobs import arguments, knobs_of, read
+from .losses import MarginCrossEntropy, Objective, Term
 from .losses.memory import ClassMemory
 from .margins import Constant, EffectiveNumber, Ldam, Margin, PerClass, Power, Relative, short
 from .plan import Plan, Posthoc, Stage
 
 Builder = Callable[..., "Objective | dict[str, Any]"]
 _Method = TypeVar("_Method", bound=Builder)
+_Classifier = Literal["knn", "linear"]
+_Head = Literal["linear", "cosine"]
 
 METHODS: dict[str, Builder] = {}
 # Knobs that are others by data set: {method: {data: {knob: value}}}
@@ -79,12 +66,9 @@ def method(name: str, settings: dict[str, dict[str, Any]] | None = None) -> Call
     return register
 
 
-def _ce(counts: ClassCounts) -> Objective:
-    return Objective((1.0, MarginCrossEntropy(counts)))
-
-
-def _margin(counts: ClassCounts, margin: Margin, **knobs: Any) -> Objective:
-    return Objective((1.0, MarginCrossEntropy(counts, margin=margin, **knobs)))
+def _ce(counts: ClassCounts, **knobs: Any) -> Objective:
+    """Cross-entropy alone, with a margin, a scale or weights where they are given."""
+    return Objective((1.0, MarginCrossEntropy(counts, **knobs)))
 
 
 def _regularised(term: Term, lam: float) -> Objective:
@@ -113,11 +97,9 @@ def ce(
 @method("cb-focal")
 def cb_focal(counts: ClassCounts, gamma: float = 1.0, beta: float = 0.9999) -> dict[str, Any]:
     """Sigmoid focal loss weighted by the effective number of samples (Cui et al. 2019)."""
-    loss = SigmoidFocal(counts, gamma=gamma, weights=EffectiveNumber(beta))
-    return {
-        "stages": (Stage("train", Objective((1.0, loss))),),
-        "head_bias": -math.log(max(counts.num_classes - 1, 1)),
-    }
+    loss = losses.SigmoidFocal(counts, gamma=gamma, weights=EffectiveNumber(beta))
+    stage = Stage("train", Objective((1.0, loss)))
+    return {"stages": (stage,), "head_bias": -math.log(max(counts.num_classes - 1, 1))}
 
 
 @method("ldam-drw")
@@ -126,24 +108,18 @@ def ldam_drw(
 ) -> dict[str, Any]:
     """Label-distribution-aware margin, cosine head, re-weighted after a share `drw` of training (Cao et al. 2019)."""
     drw = real("drw, the share of training before re-weighting,", drw, above=0, below=1)
-    margin = Margin(target=Ldam(max_margin, scale=scale))
-    plain = MarginCrossEntropy(counts, margin=margin, scale=scale)
-    weighted = MarginCrossEntropy(counts, margin=margin, scale=scale, weights=EffectiveNumber(beta))
-    return {
-        "stages": (
-            Stage("train", Objective((1.0, plain)), share=drw),
-            Stage("reweight", Objective((1.0, weighted)), share=1 - drw, restart=False),
-        ),
-        "head": "cosine",
-    }
+    loss: dict[str, Any] = {"margin": Margin(target=Ldam(max_margin, scale=scale)), "scale": scale}
+    plain = Stage("train", _ce(counts, **loss), share=drw)
+    weighted = _ce(counts, **loss, weights=EffectiveNumber(beta))
+    return {"stages": (plain, Stage("reweight", weighted, share=1 - drw, restart=False)), "head": "cosine"}
 
 
 @method("logadj")
 def logadj(
-    counts: ClassCounts, tau: float = 1.0, *, head: Literal["linear", "cosine"] = "linear", head_scale: float = 30.0
+    counts: ClassCounts, tau: float = 1.0, *, head: _Head = "linear", head_scale: float = 30.0
 ) -> dict[str, Any]:
     """Logit-adjusted (balanced) softmax (Ren et al. 2020, Menon et al. 2021)."""
-    objective = _margin(counts, Margin.log_ratio(tau), scale=_scale(head, head_scale))
+    objective = _ce(counts, margin=Margin.log_ratio(tau), scale=_scale(head, head_scale))
     return {"stages": (Stage("train", objective),), "head": head}
 
 
@@ -155,25 +131,25 @@ def _scale(head: str, scale: float) -> float:
 @method("equalised")
 def equalised(counts: ClassCounts, scale: float = 1.0) -> Objective:
     """Cross-entropy with Δ = P(y'), as the paper writes the equalised loss (Tan et al. 2020)."""
-    return _margin(counts, Margin(other=Power(1.0, scale=scale)))
+    return _ce(counts, margin=Margin(other=Power(1.0, scale=scale)))
 
 
 @method("vs")
 def vs(counts: ClassCounts, gamma: float = 0.05, tau: float = 0.75) -> Objective:
     """Vector scaling: logits times (n/max n)^γ plus τ·log prior (Kini et al. 2021)."""
-    return _margin(counts, Margin.log_ratio(tau), scale=Relative(gamma))
+    return _ce(counts, margin=Margin.log_ratio(tau), scale=Relative(gamma))
 
 
 @method("dro-lt")
 def dro_lt(counts: ClassCounts, lam: float = 0.01, epsilon: PerClass = Power(-0.5)) -> Objective:
     """Cross-entropy + λ·DRO-LT, centroids from the batch: the paper's one-stage form (Samuel and Chechik 2021)."""
-    return _regularised(DroLt(counts, epsilon=epsilon), lam)
+    return _regularised(losses.DroLt(counts, epsilon=epsilon), lam)
 
 
 @method("dro-lt-multistage")
 def dro_lt_multistage(counts: ClassCounts, lam: float = 0.01, epsilon: PerClass = Power(-0.5)) -> dict[str, Any]:
     """Cross-entropy; then + λ·DRO-LT with the centroids frozen; then a new head on class-balanced batches."""
-    dro = Stage("dro", _regularised(DroLt(counts, epsilon=epsilon), lam), share=0.5, centroids=True)
+    dro = Stage("dro", _regularised(losses.DroLt(counts, epsilon=epsilon), lam), share=0.5, centroids=True)
     return {
         "stages": (Stage("train", _ce(counts)), dro, _new_head(counts)),
         "notes": ("the second stage lasts half of the first, which the paper leaves open",),
@@ -244,21 +220,14 @@ def elm(
     *,
     normalise: bool = False,
     pull_scale: float = 1.0,
-    head: Literal["linear", "cosine"] = "linear",
+    head: _Head = "linear",
     head_scale: float = 30.0,
 ) -> dict[str, Any]:
     """Logit adjustment + λ·Ω_pull with margin α: the paper's objective; `memory` keys a class beyond the batch."""
-    objective = ELM(
-        counts,
-        alpha=alpha,
-        lam=lam,
-        tau=tau,
-        memory=positives.remembered(counts),
-        scaled=positives.scaled,
-        normalise=normalise,
-        pull_scale=pull_scale,
-        head_scale=_scale(head, head_scale),
-    )
+    objective = losses.ELM(
+        counts, lam=lam, alpha=alpha, tau=tau, memory=positives.remembered(counts), scaled=positives.scaled,
+        normalise=normalise, pull_scale=pull_scale, head_scale=_scale(head, head_scale),
+    )  # fmt: skip
     return {"stages": (positives.stage("train", objective),), "head": head}
 
 
@@ -277,7 +246,7 @@ def elm_relative(
     """
     start = real("start, the share of training before the pull sets in,", start, at_least=0, below=1)
     adjusted = (1.0, MarginCrossEntropy(counts, margin=Margin.log_ratio(tau)))
-    relative = (lam, RelativePull(counts, alpha=alpha, scaled=positives.scaled))
+    relative = (lam, losses.RelativePull(counts, alpha=alpha, scaled=positives.scaled))
     objective = Objective(adjusted, relative, memory=positives.remembered(counts))
     if start == 0:
         return {"stages": (positives.stage("train", objective, restart=False),)}
@@ -288,50 +257,46 @@ def elm_relative(
 @method("center")
 def center(counts: ClassCounts, lam: float = 0.01) -> Objective:
     """Cross-entropy + λ·center loss (Wen et al. 2016)."""
-    return _regularised(Center(counts), lam)
+    return _regularised(losses.Center(counts), lam)
 
 
 @method("spreadout")
 def spreadout(counts: ClassCounts, lam: float = 0.01) -> Objective:
     """Cross-entropy + λ·spreadout (Zhang et al. 2017b)."""
-    return _regularised(Spreadout(counts), lam)
+    return _regularised(losses.Spreadout(counts), lam)
 
 
 @method("range")
 def range_loss(counts: ClassCounts, lam: float = 0.01, gamma: float = 1.0) -> dict[str, Any]:
     """Cross-entropy + λ·range loss (Zhang et al. 2017)."""
     # One γ for all classes, yet the loss was proposed for long-tailed data: the paper ticks it.
-    stage = Stage("train", _regularised(Range(counts, gamma=gamma), lam))
+    stage = Stage("train", _regularised(losses.Range(counts, gamma=gamma), lam))
     return {"stages": (stage,), "declared": {"long_tail": True}}
 
 
 @method("hybrid")
 def hybrid(counts: ClassCounts, lam: float = 0.01) -> Objective:
     """Cross-entropy + λ·contrastive term on logits (Liu et al. 2020b)."""
-    return _regularised(Hybrid(counts), lam)
+    return _regularised(losses.Hybrid(counts), lam)
 
 
 @method("supcon")
-def supcon(
-    counts: ClassCounts, temperature: float = 0.1, classifier: Literal["knn", "linear"] = "knn"
-) -> dict[str, Any]:
+def supcon(counts: ClassCounts, temperature: float = 0.1, classifier: _Classifier = "knn") -> dict[str, Any]:
     """Supervised contrastive loss alone, then k-NN or a linear head (Khosla et al. 2020)."""
-    return _embedding_only(SupCon(counts, normalise=True, temperature=temperature), classifier)
+    return _embedding_only(losses.SupCon(counts, normalise=True, temperature=temperature), classifier)
 
 
 @method("triplet")
-def triplet(counts: ClassCounts, gamma: float = 1.0, classifier: Literal["knn", "linear"] = "knn") -> dict[str, Any]:
+def triplet(counts: ClassCounts, gamma: float = 1.0, classifier: _Classifier = "knn") -> dict[str, Any]:
     """Triplet loss alone, then k-NN or a linear head (Weinberger and Saul 2009)."""
-    return _embedding_only(Triplet(counts, gamma=gamma), classifier)
+    return _embedding_only(losses.Triplet(counts, gamma=gamma), classifier)
 
 
 @method("contrastive")
-def contrastive(
-    counts: ClassCounts, temperature: float = 0.1, classifier: Literal["knn", "linear"] = "knn"
-) -> dict[str, Any]:
+def contrastive(counts: ClassCounts, temperature: float = 0.1, classifier: _Classifier = "knn") -> dict[str, Any]:
     """InfoNCE between two views of each sample, no labels, then k-NN or a linear head (van den Oord et al. 2018)."""
     # Without labels, whether the method knows the tail or learns logits is not a question: the paper prints dashes.
-    plan = _embedding_only(InfoNCE(counts, normalise=True, temperature=temperature), classifier, views=2)
+    plan = _embedding_only(losses.InfoNCE(counts, normalise=True, temperature=temperature), classifier, views=2)
     return {**plan, "declared": {"long_tail": None, "logit_loss": None}}
 
 
@@ -342,10 +307,7 @@ def names() -> list[str]:
 
 def knobs(name: str) -> dict[str, Any]:
     """A method's knobs with their defaults; those of a group such as ``Positives`` one by one."""
-    found: dict[str, Any] = {}
-    for p in _parameters(name):
-        found |= {p.name: p.default} if _group(_kind(p)) is None else asdict(p.default)
-    return found
+    return {knob.name: knob.default for knob in knobs_of(_builder(name), f"method {name!r}")}
 
 
 def describe(name: str) -> str:
@@ -366,36 +328,30 @@ def build(name: str, counts: ClassCounts, *, data: str | None = None, **given: A
         data: a data set for which the method has other defaults, such as the paper's α and λ of ELM.
         given: the method's knobs, as values or as the strings that the command line has.
     """
-    builder = _builder(name)
+    builder, what = _builder(name), f"method {name!r}"
     counts = class_counts(counts)
-    defaults = knobs(name)
+    known = knobs_of(builder, what)
+    defaults = {knob.name: knob.default for knob in known}
     for knob in given:
-        if knob not in defaults:
-            if not defaults:
-                raise InputError(f"method {name!r} has no knobs, got {knob!r}")
-            raise unknown(f"knob of {name!r}", knob, defaults)
+        if not defaults:
+            raise InputError(f"{what} has no knobs, got {knob!r}")
+        one_of(f"knob of {name!r}", knob, defaults)
     chosen = {**defaults, **settings(name).get(data or "", {}), **given}
-    arguments: dict[str, Any] = {}
-    plain: dict[str, Any] = {}
-    for p in _parameters(name):
-        group = _group(_kind(p))
-        kinds = get_type_hints(group) if group else {p.name: _kind(p)}
-        values = {k: _read(k, chosen[k], kinds[k]) for k in kinds}
-        arguments[p.name] = group(**values) if group else values[p.name]
-        if p.kind is not p.KEYWORD_ONLY or values[p.name] != p.default:
-            plain |= {k: v.to_data() if isinstance(v, PerClass) else v for k, v in values.items()}
+    values = {knob.name: read(knob.name, chosen[knob.name], knob.kind) for knob in known}
+    listed = {knob.name: values[knob.name] for knob in known if not knob.late or values[knob.name] != knob.default}
+    plain = {k: v.to_data() if isinstance(v, PerClass) else v for k, v in listed.items()}
     try:
-        made = builder(counts, **arguments)
+        made = builder(counts, **arguments(builder, what, values))
     except InputError:
         raise
     except (Exception, SystemExit) as e:
         if ":" not in name:
             raise
-        raise InputError(f"method {name!r} failed: {plugins.brief(e)}") from e
+        raise InputError(f"{what} failed: {plugins.brief(e)}") from e
     if isinstance(made, Objective):
         made = {"stages": (Stage("train", made),)}
     if not isinstance(made, dict) or "stages" not in made:
-        raise InputError(f"method {name!r} must return an Objective or the fields of a Plan, got {type(made).__name__}")
+        raise InputError(f"{what} must return an Objective or the fields of a Plan, got {type(made).__name__}")
     return Plan(method=name, knobs=plain, **made)
 
 
@@ -403,63 +359,6 @@ def _builder(name: str) -> Builder:
     if ":" in name:
         return plugins.load("method", name)
     return METHODS[one_of("method", name, [*METHODS, "package.module:function"])]
-
-
-def _parameters(name: str) -> list[inspect.Parameter]:
-    """The parameters behind the counts, annotations evaluated."""
-    try:
-        _, *parameters = inspect.signature(_builder(name), eval_str=True).parameters.values()
-    except (ValueError, TypeError, NameError) as e:  # compiled, without a parameter, or with unknown annotations
-        if isinstance(e, InputError):
-            raise
-        raise InputError(f"method {name!r} must be a function of the class counts: {plugins.brief(e)}") from e
-    for p in parameters:
-        if p.default is p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise InputError(f"method {name!r}: its parameter {p.name!r} is a knob, and needs a name and a default")
-    return parameters
-
-
-def _kind(p: inspect.Parameter) -> Any:
-    """What a knob is read as: its annotation, or the type of its default where there is none."""
-    if p.annotation is not p.empty:
-        return p.annotation
-    return PerClass if isinstance(p.default, PerClass) else type(p.default)
-
-
-def _group(kind: Any) -> type | None:
-    """A dataclass whose fields are knobs, such as ``Positives``; None for the kind of a single knob."""
-    return kind if isinstance(kind, type) and is_dataclass(kind) and not issubclass(kind, PerClass) else None
-
-
-def _read(name: str, value: Any, kind: Any) -> Any:
-    """A knob's value from what was given: a value of its kind, plain data, or the text of the command line."""
-    if get_origin(kind) is UnionType or get_origin(kind) is Union:  # a number, or one of some words
-        words = [word for part in get_args(kind) for word in get_args(part)]
-        if value in words:
-            return value
-        kind = next(part for part in get_args(kind) if get_origin(part) is not Literal)
-        try:
-            return _read(name, value, kind)
-        except InputError as e:
-            raise InputError(f"{e} (or {' or '.join(map(repr, words))})") from None
-    if isinstance(kind, type) and issubclass(kind, PerClass):
-        return margins.parse(value)
-    if get_origin(kind) is Literal:
-        return one_of(name, value, [str(a) for a in get_args(kind)])
-    if kind is bool:
-        text = str(value).lower()
-        if text not in ("true", "false", "1", "0"):
-            raise InputError(f"{name} must be true or false, got {value!r}")
-        return text in ("true", "1")
-    if kind is str:
-        return str(value)
-    try:
-        number = kind(value) if not isinstance(value, bool) else None
-        if number is None or (kind is int and float(value) != number) or not math.isfinite(number):
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} must be a {'whole' if kind is int else 'finite'} number, got {value!r}") from None
-    return number
 
 
 __all__ = ["METHODS", "PAPER_SETTINGS", "Positives", "build", "describe", "knobs", "method", "names", "settings"]
