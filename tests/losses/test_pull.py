@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import pickle
 
 import pytest
@@ -20,18 +21,20 @@ COUNTS = ClassCounts([40, 20, 10, 5, 2, 1, 0])
 ALPHA = torch.tensor([3.0, 0.5, 2.0, 1.0, 0.0, 4.0, 1.5], dtype=torch.float64)
 
 
+def force(plan, patch):
+    """Make one of the two plans the cheaper one, whatever the batch; the grouped one in small pieces."""
+    if plan == "dense":
+        patch.setattr(pull_kernel, "BLOCK", math.inf)
+        return
+    for price in ("MAC", "PAIR", "MOVE", "BLOCK"):
+        patch.setattr(pull_kernel, price, 0.0)
+    patch.setattr(pull_kernel, "PIECE", 500)
+
+
 @pytest.fixture(params=["dense", "grouped"])
 def path(request, monkeypatch):
-    """Force one of the two plans, in small pieces, so that small batches exercise both."""
-    if request.param == "grouped":
-
-        def plan(x, labels, ids, keys):
-            return pull_kernel._grouped(labels, ids, keys, x.shape[1], x.element_size())
-
-        monkeypatch.setattr(pull_kernel, "_plan", plan)
-        monkeypatch.setattr(pull_kernel, "PIECE", 500)
-    else:
-        monkeypatch.setattr(pull_kernel, "_plan", lambda x, labels, ids, keys: pull_kernel._dense(labels, ids, keys))
+    """Small batches exercise both plans."""
+    force(request.param, monkeypatch)
     return request.param
 
 
@@ -81,13 +84,11 @@ def test_gradcheck(kind, path):
             assert torch.autograd.gradcheck(lambda k: both(x.detach(), k), (z,))  # noqa: B023
 
 
-def test_the_plan_for_large_batches_is_grouped_and_agrees_with_the_dense_one():
+def test_the_plans_for_large_batches_agree():
     counts = ClassCounts([int(500 * 0.01 ** (i / 99)) for i in range(100)])
     g = torch.Generator().manual_seed(0)
     labels = torch.multinomial(counts.prior, 700, replacement=True, generator=g)
     x = torch.randn(700, 32, generator=g, dtype=torch.float64)
-    assert isinstance(pull_kernel._plan(x, labels, None, None), list)
-    assert isinstance(pull_kernel._plan(x, labels // 99, None, None), pull_kernel._Dense)
 
     def run(kind):
         e = x.clone().requires_grad_()
@@ -97,11 +98,12 @@ def test_the_plan_for_large_batches_is_grouped_and_agrees_with_the_dense_one():
 
     for kind in TERMS:
         values, grad = run(kind)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pull_kernel, "_plan", lambda x, labels, ids, keys: pull_kernel._dense(labels, ids, keys))
-            dense_values, dense_grad = run(kind)
-        torch.testing.assert_close(values, dense_values, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(grad, dense_grad, rtol=1e-8, atol=1e-10)
+        for plan in ("dense", "grouped"):
+            with pytest.MonkeyPatch.context() as patch:
+                force(plan, patch)
+                forced_values, forced_grad = run(kind)
+            torch.testing.assert_close(values, forced_values, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(grad, forced_grad, rtol=1e-8, atol=1e-10)
 
 
 def test_pull_is_never_below_hard_pull(path):

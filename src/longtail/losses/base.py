@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..counts import ClassCounts
+from ..counts import ClassCounts, class_counts
 from ..errors import InputError, real
 from ..margins import PerClass
-from ..numeric import check_range, compute_dtype, transformed
-from .inputs import Features, Gathered, Keys, Outputs, check_ids, full_precision, widened
+from ..numeric import check_range, compute_dtype
+from . import inputs
+from .inputs import Features, Gathered, Keys, Outputs, full_precision, widened
 
 if TYPE_CHECKING:
     from .memory import ClassMemory
@@ -29,7 +30,7 @@ class Term(nn.Module):
     ``.half()``, ``.double()`` and ``.to()`` do them no harm.
 
     Class attributes:
-        name: the key in ``return_parts``.
+        name: its key in ``return_parts``.
         needs: which of ``"logits"`` and ``"embeddings"`` the term reads.
         scope: ``"sample"`` if a value depends on its own sample only; ``"batch"`` if on others too: then the samples of
             all ranks are brought together first.
@@ -48,7 +49,7 @@ class Term(nn.Module):
 
     def __init__(self, counts: ClassCounts | Any) -> None:
         super().__init__()
-        self.counts = counts if isinstance(counts, ClassCounts) else ClassCounts(counts)
+        self.counts = class_counts(counts)
         self._vectors: dict[str, Tensor] = {}
         self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
 
@@ -101,9 +102,8 @@ class Term(nn.Module):
         out = self._checked(outputs, labels, keys, ids)
         labels = labels if labels.is_floating_point() else labels.long()  # uint8 would index as a mask
         if keys is not None:
-            like = out.embeddings
-            assert like is not None
-            keys = Features(keys.embeddings.to(like.dtype), keys.labels.long(), keys.ids)
+            assert out.embeddings is not None
+            keys = Features(keys.embeddings.to(out.embeddings.dtype), keys.labels.long(), keys.ids)
         if extra is not None and out.embeddings is not None and extra.embeddings.shape[1] != out.embeddings.shape[1]:
             sizes = f"{extra.embeddings.shape[1]}, got some of size {out.embeddings.shape[1]}"
             raise InputError(f"the memory holds embeddings of size {sizes}")
@@ -128,14 +128,13 @@ class Term(nn.Module):
     def values_with_extra(self, out: Outputs, labels: Tensor, extra: Keys, ids: Tensor | None) -> Tensor:
         """As ``values`` with the batch and ``extra`` together as keys."""
         assert out.embeddings is not None
-        if ids is None or extra.ids is None:
-            ids = torch.arange(len(labels), device=labels.device)
-            extra = extra._replace(ids=torch.full_like(extra.labels, -1))
-        assert extra.ids is not None
+        key_ids = extra.ids
+        if ids is None or key_ids is None:
+            ids, key_ids = torch.arange(len(labels), device=labels.device), torch.full_like(extra.labels, -1)
         keys = Features(
             torch.cat([out.embeddings, extra.picked().to(out.embeddings.dtype)]),
             torch.cat([labels, extra.labels]),
-            torch.cat([ids, extra.ids]),
+            torch.cat([ids, key_ids]),
         )
         return self.values(out, labels, keys, ids)
 
@@ -148,88 +147,59 @@ class Term(nn.Module):
         return None
 
     def shrinkage(self, values: Tensor, labels: Tensor) -> Tensor | None:
-        """``dΩ/dt`` of each sample as embeddings grow to (1 + t)·Φ, (B,), at t = 0; None where shrinking gains
-        nothing."""
+        """``dΩ/dt`` of each sample as embeddings grow to (1 + t)·Φ, (B,), at t = 0; None where shrinking is no gain."""
         return None
 
     def weights(self, labels: Tensor, like: Tensor) -> Tensor | None:
         """What a mean of the values is divided by the sum of: one weight a sample, or None for the batch's size."""
         return None
 
+    def check_labels(self, labels: Tensor, what: str = "labels", soft: bool = False) -> None:
+        """Class indices (B,) of the counts, or where ``soft`` shares (B, C)."""
+        inputs.check_labels(what, labels, self.counts.num_classes, soft, self.ignore_index)
+
     def _checked(self, outputs: Any, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Outputs:
-        kind = type(self).__name__
+        kind, c = type(self).__name__, self.counts.num_classes
         if isinstance(outputs, Tensor):
             outputs = Outputs(outputs, None) if self.needs == ("logits",) else Outputs(None, outputs)
         if not isinstance(outputs, tuple) or len(outputs) != 2:
             raise InputError(f"{kind} takes (logits, embeddings), got {type(outputs).__name__}")
         given = dict(zip(("logits", "embeddings"), outputs))
         used: dict[str, Tensor | None] = {"logits": None, "embeddings": None}
-        self._check_labels(labels, "labels", soft=self.soft_labels)
+        self.check_labels(labels, soft=self.soft_labels)
         for what in self.needs:
             x = given[what]
             if x is None:
                 raise InputError(f"{kind} needs {what}, but the outputs have none: pass (logits, embeddings)")
-            if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim != 2 or x.layout != torch.strided:
-                dense = "" if isinstance(x, Tensor) and x.layout == torch.strided else "sparse "
-                got = f"{dense}{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-                raise InputError(f"{what} must be floats of shape (B, {'C' if what == 'logits' else 'K'}), got {got}")
-            if what == "logits" and x.shape[1] != self.counts.num_classes:
-                c = self.counts.num_classes
+            inputs.check_floats(what, x, f"(B, {'C' if what == 'logits' else 'K'})")
+            if what == "logits" and x.shape[1] != c:
                 raise InputError(f"logits have {x.shape[1]} columns, but the counts have {c} classes")
             if x.shape[0] != labels.shape[0]:
                 raise InputError(f"{what} have {x.shape[0]} rows, but there are {labels.shape[0]} labels")
-            if x.device != labels.device or x.device.type == "meta":
-                raise _no_values(what, x.device, labels.device)
+            inputs.check_device(what, x, labels)
             used[what] = widened(x)
             if what == "embeddings" and not self.any_size:
                 check_range(what, x)
         if ids is not None:
-            check_ids("ids", ids, labels.shape[:1])
+            inputs.check_ids("ids", ids, labels.shape[:1])
         if keys is not None:
             self._check_keys(keys, used["embeddings"])
         return Outputs(**used)
 
-    def _check_labels(self, labels: Tensor, what: str, soft: bool = False) -> None:
-        c = self.counts.num_classes
-        if not isinstance(labels, Tensor):
-            raise InputError(f"{what} must be a tensor of class indices, got {type(labels).__name__}")
-        if soft and labels.is_floating_point() and labels.ndim == 2:
-            if labels.shape[1] != c:
-                raise InputError(f"soft {what} must have shape (B, {c}), got {tuple(labels.shape)}")
-            return
-        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-            raise InputError(f"{what} must be whole numbers (class indices), got dtype {labels.dtype}")
-        if labels.ndim != 1:
-            raise InputError(f"{what} must have shape (B,), got {tuple(labels.shape)}")
-        # Looking at values on an accelerator would wait for it; there the kernel's own assertion speaks.
-        if labels.device.type == "cpu" and labels.numel() and not (torch.compiler.is_compiling() or transformed()):
-            labels = labels.long()  # not every integer type can be compared
-            low, high = (int(v) for v in labels.aminmax())
-            if low < 0 or high >= c:
-                outside = (labels < 0) | (labels >= c)
-                if self.ignore_index is not None:
-                    outside &= labels != self.ignore_index
-                if bool(outside.any()):
-                    raise InputError(f"label {int(labels[outside][0])} in {what} is outside [0, {c})")
-
     def _check_keys(self, keys: Features, embeddings: Tensor | None) -> None:
-        kind = type(self).__name__
         if not self.takes_keys:
-            raise InputError(f"{kind} takes no keys: its samples are the batch")
+            raise InputError(f"{type(self).__name__} takes no keys: its samples are the batch")
         if not isinstance(keys, Features):
             raise InputError(f"keys must be Features(embeddings, labels[, ids]), got {type(keys).__name__}")
         assert embeddings is not None
         x = keys.embeddings
-        if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != embeddings.shape[1] or not x.is_floating_point():
-            got = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise InputError(f"keys must be floats of shape (M, {embeddings.shape[1]}), got {got}")
-        self._check_labels(keys.labels, "the keys' labels")
+        inputs.check_floats("keys", x, f"(M, {embeddings.shape[1]})", embeddings.shape[1])
+        self.check_labels(keys.labels, "the keys' labels")
         if keys.labels.shape != x.shape[:1]:
             raise InputError(f"keys have {x.shape[0]} embeddings, but labels of shape {tuple(keys.labels.shape)}")
         if keys.ids is not None:
-            check_ids("the keys' ids", keys.ids, x.shape[:1])
-        if x.device != embeddings.device:
-            raise _no_values("the keys", x.device, embeddings.device)
+            inputs.check_ids("the keys' ids", keys.ids, x.shape[:1])
+        inputs.check_device("the keys", x, embeddings)
         if not self.any_size:
             check_range("the keys", x)
 
@@ -278,19 +248,17 @@ class Objective(nn.Module):
         for pair in weighted:
             if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Term)):
                 raise InputError(f"an objective is made of (weight, term) pairs, got {pair!r}")
-        self.coefficients = [
-            real(f"the weight of {type(term).__name__}", weight, at_least=0) for weight, term in weighted
-        ]
+        self.coefficients = [real(f"the weight of {type(term).__name__}", w, at_least=0) for w, term in weighted]
         self.terms = nn.ModuleList(term for _, term in weighted)
         self.distributed = distributed
         self.bound = None if bound is None else real("bound", bound, at_least=0)
-        if memory is not None and not hasattr(memory, "recall"):
-            raise InputError(f"memory must be a ClassMemory such as ClassMemory(counts, capacity=16), got {memory!r}")
-        if memory is not None and not any(term.takes_keys for _, term in weighted):
-            raise InputError("a memory serves terms that take keys (Pull, SupCon, …), and this objective has none")
-        if memory is not None and memory.counts.num_classes != self.counts.num_classes:
-            c = self.counts.num_classes
-            raise InputError(f"the memory has {memory.counts.num_classes} classes, but the terms have {c}")
+        if memory is not None:
+            if not hasattr(memory, "recall"):
+                raise InputError(f"memory must be a ClassMemory such as ClassMemory(counts), got {memory!r}")
+            if not any(term.takes_keys for _, term in weighted):
+                raise InputError("a memory serves terms that take keys (Pull, SupCon, …), and this objective has none")
+            if (has := memory.counts.num_classes) != (c := self.counts.num_classes):
+                raise InputError(f"the memory has {has} classes, but the terms have {c}")
         self.memory = memory
         self.sample_weight: Tensor | None = None
 
@@ -332,7 +300,7 @@ class Objective(nn.Module):
         batch = Gathered(outputs, labels, ids, self.distributed)
         remembers = self._remembers()
         remembered = self._recall(batch) if remembers else None
-        growth: Tensor | None = None
+        growth: list[Tensor] = []
         for (weight, term), name in zip(self.weighted, self.part_names()):
             if weight == 0:
                 continue
@@ -341,10 +309,11 @@ class Objective(nn.Module):
             parts[name] = mean.detach()
             factor: float | Tensor = weight
             if self.bound is not None:
-                growth = _sum(growth, weight, self._growth(term, batch))
-                shrinkage = term.shrinkage(values.detach(), of)
-                if growth is not None and shrinkage is not None and len(shrinkage):
-                    factor = parts["lam"] = _limited(weight, self.bound * growth, (shrinkage * counting).mean())
+                grown, shrinkage = self._growth(term, batch), term.shrinkage(values.detach(), of)
+                growth += [] if grown is None else [weight * grown]
+                if growth and shrinkage is not None and len(shrinkage):
+                    allowed = self.bound * torch.stack(growth).sum()
+                    factor = parts["lam"] = _limited(weight, allowed, (shrinkage * counting).mean())
             mean = mean if factor is weight and weight == 1 else factor * mean
             total = mean if total is None else total + mean
         if total is None:
@@ -400,10 +369,7 @@ class Objective(nn.Module):
     def _recall(self, batch: Gathered) -> Keys | None:
         assert self.memory is not None
         _, labels, ids = batch.everywhere(())
-        self.weighted[0][1]._check_labels(labels, "labels")
-        if ids is None:
-            raise InputError("a memory needs the samples' ids, or a sample could be its own positive: pass ids=")
-        check_ids("ids", ids, labels.shape)
+        self.weighted[0][1].check_labels(labels)
         keys: Keys | None = self.memory.recall(labels.long(), ids)
         return keys
 
@@ -415,15 +381,8 @@ class Objective(nn.Module):
             embeddings = batch.gather(key_embeddings.detach())
             if batch.soft:
                 embeddings = embeddings[batch.definite(batch.all_labels)]
-        assert ids is not None
         assert embeddings is not None
         self.memory.push(embeddings, labels, ids)
-
-
-def _no_values(what: str, device: torch.device, other: torch.device) -> InputError:
-    if "meta" in (device.type, other.type):
-        return InputError(f"{what} or labels are meta tensors, which have no values to compute a loss of")
-    return InputError(f"{what} are on {device}, but the batch is on {other}: move them to one device")
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
@@ -431,12 +390,6 @@ def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
         return values.sum().div(max(values.numel(), 1))
     total = weights.sum()
     return values.sum().div(torch.where(total > 0, total, torch.ones_like(total)))
-
-
-def _sum(total: Tensor | None, weight: float, more: Tensor | None) -> Tensor | None:
-    if more is None:
-        return total
-    return weight * more if total is None else total + weight * more
 
 
 def _limited(weight: float, allowed: Tensor, shrinkage: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import InputError
-from ..numeric import compute_dtype
+from ..numeric import compute_dtype, transformed
 
 
 class Outputs(NamedTuple):
@@ -53,6 +53,50 @@ def check_ids(what: str, ids: object, shape: torch.Size) -> None:
         raise InputError(f"{what} must be a tensor of one a sample, shape {tuple(shape)}, got {got}")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise InputError(f"{what} must be whole numbers, got dtype {ids.dtype}")
+
+
+def check_floats(what: str, x: object, shape: str, columns: int | None = None) -> None:
+    """Dense floats in rows, of ``columns`` where given; ``shape`` is how a message writes it."""
+    if isinstance(x, Tensor):
+        if x.is_floating_point() and x.ndim == 2 and x.layout == torch.strided and columns in (None, x.shape[1]):
+            return
+        got = f"{'' if x.layout == torch.strided else 'sparse '}{x.dtype} of shape {tuple(x.shape)}"
+    else:
+        got = type(x).__name__
+    raise InputError(f"{what} must be floats of shape {shape}, got {got}")
+
+
+def check_labels(what: str, labels: Tensor, num_classes: int, soft: bool, ignored: int | None) -> None:
+    """Class indices (B,), or where ``soft`` shares (B, C); ``ignored`` may stand for no class."""
+    c = num_classes
+    if not isinstance(labels, Tensor):
+        raise InputError(f"{what} must be a tensor of class indices, got {type(labels).__name__}")
+    if soft and labels.is_floating_point() and labels.ndim == 2:
+        if labels.shape[1] != c:
+            raise InputError(f"soft {what} must have shape (B, {c}), got {tuple(labels.shape)}")
+        return
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(f"{what} must be whole numbers (class indices), got dtype {labels.dtype}")
+    if labels.ndim != 1:
+        raise InputError(f"{what} must have shape (B,), got {tuple(labels.shape)}")
+    # Looking at values on an accelerator would wait for it; there the kernel's own assertion speaks.
+    if labels.device.type == "cpu" and labels.numel() and not (torch.compiler.is_compiling() or transformed()):
+        labels = labels.long()  # not every integer type can be compared
+        low, high = (int(v) for v in labels.aminmax())
+        if low < 0 or high >= c:
+            outside = (labels < 0) | (labels >= c)
+            if ignored is not None:
+                outside &= labels != ignored
+            if bool(outside.any()):
+                raise InputError(f"label {int(labels[outside][0])} in {what} is outside [0, {c})")
+
+
+def check_device(what: str, x: Tensor, like: Tensor) -> None:
+    """What is computed with one another is on one device, and has values."""
+    if "meta" in (x.device.type, like.device.type):
+        raise InputError(f"{what} or labels are meta tensors, which have no values to compute a loss of")
+    if x.device != like.device:
+        raise InputError(f"{what} are on {x.device}, but the batch is on {like.device}: move them to one device")
 
 
 class _Widened(torch.autograd.Function):

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..counts import ClassCounts
+from ..counts import ClassCounts, class_counts
 from ..errors import InputError, whole
 from ..numeric import uncompiled
-from .inputs import Keys
+from .inputs import Keys, check_ids
 
 
 class ClassMemory(nn.Module):
@@ -63,7 +63,7 @@ class ClassMemory(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        self.counts = counts if isinstance(counts, ClassCounts) else ClassCounts(counts)
+        self.counts = class_counts(counts)
         for name, value in (("size", size), ("capacity", capacity), ("max_age", max_age), ("below", below)):
             if value is not None:
                 whole(name, value, 1)
@@ -111,9 +111,11 @@ class ClassMemory(nn.Module):
 
     @torch.no_grad()
     @uncompiled
-    def recall(self, labels: Tensor, ids: Tensor) -> Keys | None:
+    def recall(self, labels: Tensor, ids: Tensor | None) -> Keys | None:
         """What there is of the classes in ``labels`` (B,), without the samples named in ``ids`` (B,); None if nothing
         was ever stored. On an accelerator this waits for the number of keys, once a step: their rows must be known."""
+        ids = _needed(ids)
+        check_ids("ids", ids, labels.shape)
         content = self._content()
         if content is None:
             return None
@@ -130,12 +132,11 @@ class ClassMemory(nn.Module):
 
     @torch.no_grad()
     @uncompiled
-    def push(self, embeddings: Tensor, labels: Tensor, ids: Tensor) -> None:
+    def push(self, embeddings: Tensor, labels: Tensor, ids: Tensor | None) -> None:
         """Remember a batch: embeddings (B, K), labels (B,), ids (B,). Of rows with one id the last is kept, of more new
         rows of a class than it has slots the last ones, and none that is not finite: what a step leaves behind that
         overflows in half precision, and is skipped, would otherwise spoil later ones."""
-        if ids is None:
-            raise InputError("a memory needs the samples' ids, or a sample could be its own positive: pass ids=")
+        ids = _needed(ids)
         if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1] or ids.shape != labels.shape:
             got = ", ".join(str(tuple(t.shape)) for t in (embeddings, labels, ids))
             raise InputError(f"a memory takes embeddings (B, K), labels (B,) and ids (B,), got {got}")
@@ -198,6 +199,12 @@ class ClassMemory(nn.Module):
         knobs = {"capacity": self.capacity, "max_age": self.max_age, "below": self.below}
         given = [f"{name}={value}" for name, value in knobs.items() if value is not None]
         return ", ".join([*given, f"warmup={self.warmup}"] if self.warmup else given)
+
+
+def _needed(ids: Tensor | None) -> Tensor:
+    if ids is None:
+        raise InputError("a memory needs the samples' ids, or a sample could be its own positive: pass ids=")
+    return ids
 
 
 def _is_last(ids: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class _Pull(Term):
 
     def alive(self, labels: Tensor, keys: Features | Keys | None = None, ids: Tensor | None = None) -> Tensor:
         """Which anchors have a positive, (B,) bool: for the others the term is 0 whatever their embeddings."""
-        self._check_labels(labels, "labels")
+        self.check_labels(labels)
         if ids is not None:
             check_ids("ids", ids, labels.shape)
         return self._positives(labels.long(), keys, ids) > 0
