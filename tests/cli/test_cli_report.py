@@ -230,7 +230,7 @@ def test_the_table_of_a_comparison_says_no_classes(capsys):
     from longtail.runs.schema import Accuracy, GroupAccuracy, Summary
 
     groups = {"head": GroupAccuracy(None, 0), "torso": GroupAccuracy(0.5, 2), "tail": GroupAccuracy(None, 1)}
-    print_table("photos", {"ce": [Summary(1, Accuracy(0.5, groups=groups))], "failed": []}, "method")
+    print_table("photos", {"ce": [Summary(1, Accuracy(0.5, groups=groups))], "failed": []})
     lines = [re.split(" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
     rows = {line[0]: line[1:] for line in lines}
     assert rows["ce"] == ["1", "50.00", "no classes", "50.00", "—"]

@@ -477,7 +477,7 @@ def test_tables_print_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> N
     """Brackets in the path of somebody's data are no markup."""
     groups = {group: GroupAccuracy(0.5, 1) for group in ("head", "torso", "tail")}
     parts = Summary(1, Accuracy(0.5, groups=groups), val=Score(0.5))
-    compare.print_table("a[/b]/f.npz", {"[red]": [parts]}, "method")
+    compare.print_table("a[/b]/f.npz", {"[red]": [parts]})
     compare.print_sweep("a[/b]/f.npz", {"[/x]": [parts]})
     printed = capsys.readouterr().out
     assert printed.count("a[/b]/f.npz") == 2

@@ -59,7 +59,7 @@ def compare(
     settings = [replace(base, method=name, knobs=knobs) for name, knobs in map(_method, names)]
     plans = [one.check() for one in settings]
     outcomes = _run(settings, names, seeds, jobs, plans)
-    print_table(f"{training.data}, balanced test accuracy in %", _by(outcomes, names), "method")
+    print_table(f"{training.data}, balanced test accuracy in %", _by(outcomes, names))
     show_report(outcomes, Path(out), show)
     _fail_if_any(outcomes)
 
@@ -273,7 +273,7 @@ def spread(values: Sequence[float | None]) -> str:
     return f"{mean(known):.2f}" + (f" ± {stdev(known):.2f}" if len(known) > 1 else "")
 
 
-def print_table(title: str, rows: dict[str, list[Summary]], first: str) -> None:
+def print_table(title: str, rows: dict[str, list[Summary]]) -> None:
     lines = []
     for name, summaries in rows.items():
         tests = [s.test for s in summaries]
@@ -283,7 +283,7 @@ def print_table(title: str, rows: dict[str, list[Summary]], first: str) -> None:
             for found in by_group.values()
         ]
         lines.append((name, str(len(tests)), spread([t.balanced for t in tests]), *groups))
-    _print(title, (first, "runs", "balanced", *GROUPS), lines)
+    _print(title, ("method", "runs", "balanced", *GROUPS), lines)
 
 
 def print_sweep(title: str, rows: dict[str, list[Summary]]) -> None:

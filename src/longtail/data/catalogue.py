@@ -11,9 +11,15 @@ from typing import Any
 
 from .. import errors
 from ..errors import InputError
+from . import cifar
+from .arrays import array_file
+from .builtin import digits, moons
 from .dataset import Dataset, Files
+from .folder import class_folders, csv_file
 from .images import check_image
 from .limits import is_regular, reason, shown
+from .lists import listed
+from .parquet import has_parquet, parquet
 from .profiles import Source, assemble
 
 CUT = ("profile", "ratio", "n_max", "seed", "val_per_class", "holdout", "test_share", "test_seed")
@@ -38,37 +44,23 @@ def folder_of(root: str | Path) -> Path:
     raise InputError(f"--root {str(root)!r} is a file, and a folder belongs there")
 
 
-def _digits(root: Path) -> Callable[..., Source]:
-    from .builtin import digits
-
-    return digits
-
-
-def _moons(root: Path) -> Callable[..., Source]:
-    from .builtin import moons
-
-    return moons
-
-
 def _cifar(name: str, root: Path) -> Callable[..., Source]:
-    from . import cifar
-
     return partial(cifar.read, cifar.LAYOUTS[name], folder_of(root))
 
 
 def _listed(name: str, root: Path) -> Callable[..., Source]:
-    from .lists import listed
-
     return partial(listed, name, folder_of(root))
 
 
 BUILT_IN: dict[str, Entry] = {
     "digits-lt": Entry(
         "scikit-learn's handwritten digits, 10 classes, 130…2 images (ratio 50); no download",
-        _digits,
+        lambda root: digits,
         {"profile": "exp", "ratio": 50, "n_max": 130, "val_per_class": 40},
     ),
-    "moons": Entry("two moons in the plane, 2 classes, 5 % tail (the paper's Figure 1); no download", _moons),
+    "moons": Entry(
+        "two moons in the plane, 2 classes, 5 % tail (the paper's Figure 1); no download", lambda root: moons
+    ),
     "cifar10-lt": Entry(
         "CIFAR-10, 10 classes, 5000…50 images (ratio 100); `fetch` downloads it",
         partial(_cifar, "cifar10-lt"),
@@ -167,17 +159,10 @@ def _from_path(path: Path) -> Callable[..., Source]:
     except (OSError, ValueError):  # a name that no file can have
         is_folder = there = False
     if is_folder:
-        from .folder import class_folders
-        from .parquet import has_parquet, parquet
-
         return partial(parquet if has_parquet(path) else class_folders, path)
     if not there:
         raise InputError(f"{errors.unknown('data set', shown(str(path)), names())}; nor is there such a file or folder")
     suffix = path.suffix.lower()
     if is_regular(path) and suffix in (".csv", ".parquet", ".npz", ".npy", ".safetensors"):
-        from .arrays import array_file
-        from .folder import csv_file
-        from .parquet import parquet
-
         return partial({".csv": csv_file, ".parquet": parquet}.get(suffix, array_file), path)
     raise InputError(f"{path} is neither a folder of class folders nor a .csv, .parquet, .npz or .safetensors file")

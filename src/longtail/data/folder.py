@@ -15,7 +15,17 @@ from .dataset import Files, Split
 from .images import image_size
 from .lists import IMAGENET_MEAN, IMAGENET_STD
 from .profiles import Source
-from .tables import LABEL_COLUMNS, SPLITS, column, csv_rows, csv_table, is_number, sorted_labels, split_of
+from .tables import (
+    LABEL_COLUMNS,
+    SPLITS,
+    column,
+    csv_rows,
+    csv_table,
+    is_number,
+    sorted_labels,
+    split_column_of,
+    split_of,
+)
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
 # Somebody's images may be signs or text: no mirror unless it is asked for
@@ -26,11 +36,7 @@ SMALLEST, LARGEST = 32, 224
 IMAGE_COLUMNS = ("image", "path", "file", "filename", "image_path")
 
 
-def class_folders(
-    path: Path,
-    *,
-    size: int | None = None,
-) -> Source:
+def class_folders(path: Path, *, size: int | None = None) -> Source:
     """``path/CLASS/….jpg``, or ``path/train/CLASS/….jpg`` with ``val`` and ``test`` beside it where there are any."""
     parts: dict[str, Path] = {}
     for sub in _folders(path):
@@ -103,9 +109,7 @@ def csv_file(
     _, header = next(content, (0, []))
     label = column(path, header, label_column, LABEL_COLUMNS, "label")
     image = column(path, header, image_column, IMAGE_COLUMNS, "image")
-    split = next((name for name in header if name.strip().lower() == "split"), None)
-    if split_column is not None:
-        split = column(path, header, split_column, (), "split")
+    split = split_column_of(path, header, split_column)
     rows: dict[str, list[tuple[str, str]]] = {}
     lines: dict[str, list[int]] = {}
     for line, cells in content:

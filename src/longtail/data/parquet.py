@@ -56,15 +56,9 @@ class ParquetImages(Files):
     """
 
     def __init__(
-        self,
-        paths: Iterable[str | bytes],
-        root: str | Path,
-        size: int = 224,
-        origin: str | None = None,
-        lines: Sequence[int] | np.ndarray | None = None,
-        image_column: str = "image",
+        self, paths: Iterable[str | bytes], root: str | Path, size: int = 224, image_column: str = "image"
     ) -> None:
-        super().__init__(paths, root, size, origin, lines)
+        super().__init__(paths, root, size)
         self.image_column = image_column
         self._open: dict[str, tuple[Any, list[int]]] = {}
         self._groups: OrderedDict[tuple[str, int], _Group] = OrderedDict()
@@ -88,7 +82,7 @@ class ParquetImages(Files):
 
     def take(self, indices: Sequence[int] | Tensor) -> ParquetImages:
         chosen = np.asarray(indices, dtype=np.int64)
-        found = ParquetImages((self._raw(i) for i in chosen), self.root, self.size, image_column=self.image_column)
+        found = ParquetImages((self._raw(i) for i in chosen), self.root, self.size, self.image_column)
         found._how = self._how
         return found
 
@@ -192,7 +186,7 @@ def parquet(
     start = 0
     for split, paths in rows.items():
         y = torch.tensor(_numbers(path, split, labels[split], names, given is not None), dtype=torch.int64)
-        images = ParquetImages(paths, root, LARGEST if size is None else size, image_column=image)
+        images = ParquetImages(paths, root, LARGEST if size is None else size, image)
         indices = torch.arange(start, start + len(y))
         splits[split] = Split(images, y, indices, IMAGENET_MEAN, IMAGENET_STD, AUGMENT)
         start += len(y)

@@ -48,6 +48,13 @@ def _listed(columns: Sequence[str]) -> str:
     return ", ".join(name if name == "…" else repr(shown(name, 40)) for name in ends) or "none"
 
 
+def split_column_of(path: Path, header: Sequence[str], asked: Any) -> str | None:
+    """The column that says which split a row is of: the one asked for, or ``split`` where there is one."""
+    if asked is not None:
+        return column(path, header, asked, (), "split")
+    return next((name for name in header if name.strip().lower() == "split"), None)
+
+
 def split_of(path: Path, line: object, value: object) -> str:
     key = str("" if value is None else value).strip().lower()
     if key not in SPLITS:
@@ -194,9 +201,7 @@ def _roles(
         twice = next(name for name in header if header.count(name) > 1)
         raise InputError(f"{path} has two columns {twice!r}: rename one")
     label = column(path, header, label_column, LABEL_COLUMNS, "label")
-    split = next((name for name in header if name.strip().lower() == "split"), None)
-    if split_column is not None:
-        split = column(path, header, split_column, (), "split")
+    split = split_column_of(path, header, split_column)
     used = [name for name in header if name not in (label, split) and not ROW_NUMBERS.fullmatch(name.strip())]
     if columns is not None:
         wanted = [str(name) for name in (columns if isinstance(columns, (list, tuple)) else str(columns).split(","))]

@@ -382,14 +382,11 @@ def _begin_with(path: Path, ready: Prepared) -> tuple[tuple[bytes, Checkpoint], 
     return found, [{k: v for k, v in row.items() if k not in ("val", "test")} for row in rows]
 
 
-class _Log:
-    """The watcher that writes metrics.jsonl."""
+class _Log(Watcher):
+    """Writes metrics.jsonl."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
-
-    def step(self, now: Any) -> None:
-        pass
 
     def epoch(self, row: dict[str, Any]) -> None:
         self.run.log(row)

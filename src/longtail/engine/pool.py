@@ -223,16 +223,13 @@ def work() -> None:
         out.write(json.dumps(news) + "\n")
         out.flush()
 
-    class News:
+    class News(Watcher):
         told = 0.0
 
         def step(self, now: Progress) -> None:
             if now.done >= 1 or time.monotonic() - self.told > 0.2:
                 self.told = time.monotonic()
                 tell(kind="step", share=now.done)
-
-        def epoch(self, row: dict[str, Any]) -> None:
-            pass
 
     def watchers(job: Job, ready: Prepared, path: Path) -> list[Watcher]:
         return [News(), *(tracker(name, path, ready.config) for name in job.track)]

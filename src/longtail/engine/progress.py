@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -149,12 +149,14 @@ class Progress:
     done: float  # share of all epochs
 
 
-class Watcher(Protocol):
-    """Whoever looks on: a display, a tracker."""
+class Watcher:
+    """Whoever looks on: a display, a tracker; told of every step, and of every epoch's row."""
 
-    def step(self, now: Progress) -> None: ...
+    def step(self, now: Progress) -> None:
+        pass
 
-    def epoch(self, row: dict[str, Any]) -> None: ...
+    def epoch(self, row: dict[str, Any]) -> None:
+        pass
 
 
 def introduce(ready: Prepared, say: Callable[[str], None], methods: Sequence[str] = ()) -> None:
@@ -202,7 +204,7 @@ def describe(row: dict[str, Any]) -> str:
     return text
 
 
-class Lines:
+class Lines(Watcher):
     """One plain line an epoch."""
 
     def __init__(self, file: IO[str] | None = None) -> None:
@@ -221,7 +223,7 @@ class Lines:
         print(f"{where}: {describe(row)}, {rate}, {self.clock.left(self.now)} left", file=self.file, flush=True)
 
 
-class Live:
+class Live(Watcher):
     """Three lines that follow the run, on a terminal; each epoch's result stays above them."""
 
     def __init__(self) -> None:
@@ -319,14 +321,11 @@ def _scalars(row: dict[str, Any]) -> dict[str, float]:
     }
 
 
-class _TensorBoard:
+class _TensorBoard(Watcher):
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer: Any = SummaryWriter(str(folder / "tensorboard"))
-
-    def step(self, now: Progress) -> None:
-        pass
 
     def epoch(self, row: dict[str, Any]) -> None:
         for name, value in _scalars(row).items():
@@ -334,16 +333,13 @@ class _TensorBoard:
         self.writer.flush()
 
 
-class _WandB:
+class _WandB(Watcher):
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         import wandb
 
         # A worker of compare does several runs, each of which is one there, too
         about: dict[str, Any] = {"project": "longtail", "name": folder.name, "dir": str(folder), "config": config}
         self.run: Any = wandb.init(**about, resume="allow", reinit="finish_previous")
-
-    def step(self, now: Progress) -> None:
-        pass
 
     def epoch(self, row: dict[str, Any]) -> None:
         self.run.log(_scalars(row), step=row["epoch"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..engine.progress import Progress
+from ..engine.progress import Progress, Watcher
 
 
-class Display:
+class Display(Watcher):
     """A bar on stderr between ``with`` and its end, told of steps as a watcher is; nothing at all unless verbose."""
 
     def __init__(self, verbose: bool | int) -> None:
@@ -37,6 +37,3 @@ class Display:
 
     def step(self, now: Progress) -> None:
         self.show(now.stage, now.sums.last, now.done)
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        pass

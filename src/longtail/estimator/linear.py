@@ -27,8 +27,6 @@ Array = NDArray[Any]
 ITERATIONS = 200
 # Numbers in one block of logits: 32 MB in float64, however many samples there are
 _BLOCK = 1 << 22
-# What a sampler that draws classes ∝ n^(1 − p) weighs a sample by, as the p of n^−p
-_SAMPLERS = {"balanced": 1.0, "progressive": 1.0, "sqrt": 0.5}
 
 
 def suits(plan: Plan) -> bool:
@@ -82,7 +80,7 @@ class _Problem:
     def __init__(self, head: Any, stage: Stage, x: Any, labels: Tensor, weights: Tensor, weight_decay: float) -> None:
         self.head, self.stage, self.x, self.labels, self.weight_decay = head, stage, x, labels, weight_decay
         n = stage.objective.counts.safe_n
-        self.weights = weights * n.pow(-_SAMPLERS.get(stage.sampler, 0.0))[labels]
+        self.weights = weights * n.pow(stage.drawn_by - 1)[labels]  # as often as the sampler would draw it
         self.scale = torch.ones(len(n), dtype=torch.float64) if stage.trains == "scale" else None
         self.trained = list(head.parameters()) if self.scale is None else [self.scale]
         for p in self.trained:

@@ -10,12 +10,13 @@ from .. import posthoc
 from ..counts import ClassCounts
 from ..data.dataset import Split
 from ..engine.forward import outputs
+from ..engine.progress import Watcher
 from ..engine.stage import needs_logits
 from ..evaluate import accuracy
 from ..plan import Plan
 
 
-class EarlyStopping:
+class EarlyStopping(Watcher):
     """Keeps the rows of training and, with validation data, watches balanced accuracy there in the last stage."""
 
     def __init__(self, module: nn.Module, plan: Plan, train: Split, val: Split | None, before: int, wait: int) -> None:
@@ -28,9 +29,6 @@ class EarlyStopping:
         self.active = val is not None and last.trains != "scale"
         self.best, self.waited = -1.0, 0
         self.state: dict[str, Tensor] = {}
-
-    def step(self, now: Any) -> None:
-        pass
 
     def epoch(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
