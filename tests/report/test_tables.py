@@ -12,7 +12,7 @@ from fake_runs import SMALL, edit, make_run
 from longtail.evaluate.accuracy import Spread
 from longtail.report import inventory, paper, tables
 from longtail.report.comparison import noise
-from longtail.report.document import Percent, Table
+from longtail.report.document import Table
 from longtail.report.grouping import datasets
 from longtail.runs.read import find
 
@@ -111,7 +111,7 @@ def test_other_counts_or_other_data_get_no_published_numbers(tmp_path):
 
 
 def test_markdown_csv_and_latex_agree_and_escape():
-    table = Table("t", "T", ["a|b", "x"], [["<b>|", Spread(0.5, 0.01, 2)], ["c,d", None], ["e", Percent(0.25)]])
+    table = Table("t", "T", ["a|b", "x"], [["<b>|", Spread(0.5, 0.01, 2)], ["c,d", None], ["e", paper.Number(25.0)]])
     parsed = list(csv.reader(io.StringIO(table.csv())))
     assert parsed == [["a|b", "x", "x std"], ["<b>|", "50.0", "1.0"], ["c,d", "", ""], ["e", "25.0", ""]]
     assert table.markdown().startswith("| a\\|b | x |\n")
@@ -140,7 +140,7 @@ def test_per_class_accuracies_are_means_over_seeds(cifar10):
     assert [row[2] for row in table.rows] == list(CIFAR10)
     group = next(g for g in cifar10.groups if g.label == "CE")
     wanted = sum(run.summary.test.per_class[3] for run in group.runs) / 2
-    assert table.rows[3][table.columns.index("CE")].value == pytest.approx(wanted)
+    assert table.rows[3][table.columns.index("CE")].value == pytest.approx(100 * wanted)
 
 
 def test_the_breakdown_says_what_is_noise(cifar10):
@@ -337,7 +337,7 @@ def test_the_inventory_names_runs_and_what_was_left_out(tmp_path):
     edit(make_run(tmp_path / "ok", "ce"), "environment.json", resumed=2)
     make_run(tmp_path / "torn", "ce", seed=1).joinpath("summary.json").unlink()
     found = find([tmp_path])
-    table = inventory.tables(datasets(found.runs), found.skipped, of_the_paper=False)[0]
+    table = inventory.runs(datasets(found.runs), found.skipped)
     states = [row[table.columns.index("State")] for row in table.rows]
     assert states[0] == "resumed 2 time(s)"
     assert states[1].startswith("skipped: it is not finished")

@@ -16,9 +16,10 @@ import numpy as np
 from ..errors import InputError
 from ..runs.read import Run
 from .comparison import LEVEL, Difference, Source, accuracy_difference, half_width, holm, right_and_labels
-from .document import Column, Mistakes, Percent, Table, Thumbnail
+from .document import Cells, Mistakes, Table, Thumbnail
 from .grouping import DataSet, Group
-from .tables import class_columns, table_of, taken_for
+from .paper import Number
+from .tables import class_cells, table_of, taken_for
 
 if TYPE_CHECKING:
     from ..data.dataset import Split
@@ -183,17 +184,17 @@ def worst(data: DataSet, group: Group) -> Table | None:
         found = Counter({predicted: n for (label, predicted), n in taken.items() if label == c}).most_common(2)
         return ", ".join(data.first.class_names[predicted] for predicted, _ in found) or None
 
-    name, samples, part = class_columns(data)
-    columns: list[Column[int]] = [
-        name,
-        part,
-        samples,
-        Column("Test samples", lambda c: group.tested(c)),
-        Column("Accuracy", lambda c: Percent(group.class_accuracy(c) or 0.0)),
-        Column("Mostly taken for", mostly),
-    ]
+    def row(c: int) -> Cells:
+        cells = class_cells(data, c)
+        return {
+            **{title: cells[title] for title in ("Class", "Group", "Training samples")},
+            "Test samples": group.tested(c),
+            "Accuracy": Number(100 * (group.class_accuracy(c) or 0.0)),
+            "Mostly taken for": mostly(c),
+        }
+
     note = f"The classes that {group.label} recognises least, test accuracy in per cent, mean over seeds."
-    return table_of(data, "worst", "Where it fails", worst_classes(data, group), columns, note)
+    return table_of(data, "worst", "Where it fails", map(row, worst_classes(data, group)), note)
 
 
 def mistakes(data: DataSet, group: Group, run: Run) -> Mistakes:

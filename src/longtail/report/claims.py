@@ -30,7 +30,7 @@ from .comparison import (
     partner,
     rate_difference,
 )
-from .document import Column, Table
+from .document import Cells, Table
 from .grouping import DataSet, Group, Sweep
 
 NOT_TESTED = "not tested"
@@ -114,17 +114,14 @@ def _judged(claim: Claim, p: float | None) -> Claim:
 
 
 def table(data: DataSet, claims: Sequence[Claim]) -> Table:
-    columns: list[Column[Claim]] = [
-        Column("The paper's claim", lambda claim: claim.text),
-        Column("Where", lambda claim: claim.where),
-        Column("Our number", lambda claim: claim.number),
-        Column(
-            "p (Holm)", lambda claim: None if claim.p is None else f"{claim.p:.3f}" if claim.p >= 0.001 else "< 0.001"
-        ),
-        Column("Verdict", lambda claim: claim.verdict),
-        Column("Remark", lambda claim: claim.note),
-    ]
-    return Table.of(f"claims-{data.slug}", f"The paper's claims on {data.title}", claims, columns, RULE)
+    def row(claim: Claim) -> Cells:
+        p = None if claim.p is None else f"{claim.p:.3f}" if claim.p >= 0.001 else "< 0.001"
+        return {
+            "The paper's claim": claim.text, "Where": claim.where, "Our number": claim.number, "p (Holm)": p,
+            "Verdict": claim.verdict, "Remark": claim.note,
+        }  # fmt: skip
+
+    return Table.of(f"claims-{data.slug}", f"The paper's claims on {data.title}", map(row, claims), RULE)
 
 
 def _accuracy(data: DataSet, claim: Claim, first: Group, second: Group, part: str) -> list[Claim]:

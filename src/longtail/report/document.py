@@ -8,14 +8,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from matplotlib.figure import Figure
 
 from ..evaluate.accuracy import Spread
 from .paper import Number
 
-T = TypeVar("T")
 _SIGNED = re.compile(r"[+-]\d+\.\d+")
 _TEX = {
     **{ch: f"\\{ch}" for ch in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
@@ -27,27 +26,19 @@ _TEX = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Percent:
-    """A fraction shown in per cent with two digits."""
-
-    value: float
-
-
-Cell = str | int | float | Percent | Spread | Number | None
+Cell = str | int | float | Spread | Number | None
+Cells = dict[str, Cell]
 
 
 def text(cell: Cell) -> str:
     """A cell as people read it; a ``Spread`` is one of fractions, shown in per cent.
 
-    >>> text(Percent(0.4577)), text(Spread(0.4577, 0.003, 3)), text(None), text(0.01234567)
-    ('45.77', '45.77 ± 0.30', '–', '0.01235')
+    >>> text(Number(45.77, "†")), text(Spread(0.4577, 0.003, 3)), text(None), text(0.01234567)
+    ('45.77†', '45.77 ± 0.30', '–', '0.01235')
     """
     match cell:
         case None:
             return "–"
-        case Percent():
-            return f"{100 * cell.value:.2f}"
         case Spread():
             return f"{100 * cell.mean:.2f}" + ("" if cell.std is None else f" ± {100 * cell.std:.2f}")
         case Number():
@@ -63,22 +54,12 @@ def raw(cell: Cell) -> str | float | int:
     match cell:
         case None:
             return ""
-        case Percent():
-            return round(100 * cell.value, 4)
         case Spread():
             return round(100 * cell.mean, 4)
         case Number():
-            return cell.value
+            return round(cell.value, 4)
         case _:
             return cell
-
-
-@dataclass(frozen=True)
-class Column(Generic[T]):
-    """A column's title, and the cell that it has in the row of something."""
-
-    title: str
-    cell: Callable[[T], Cell]
 
 
 @dataclass(frozen=True)
@@ -95,10 +76,10 @@ class Table:
         assert all(len(row) == len(self.columns) for row in self.rows), f"{self.slug}: a row does not fit the columns"
 
     @classmethod
-    def of(cls, slug: str, title: str, things: Iterable[T], columns: Sequence[Column[T]], note: str = "") -> Table:
-        """One row a thing."""
-        rows = [[column.cell(thing) for column in columns] for thing in things]
-        return cls(slug, title, [column.title for column in columns], rows, note)
+    def of(cls, slug: str, title: str, rows: Iterable[Cells], note: str = "") -> Table:
+        """From the cells of each row by the title of their column; all have the titles of the first."""
+        first, *others = rows
+        return cls(slug, title, list(first), [[row[name] for name in first] for row in (first, *others)], note)
 
     def pick(self, columns: Sequence[str] = (), rows: Sequence[str] = ()) -> Table:
         """Some columns and some rows (by their first cell) of the table, in the order given, without its note."""
@@ -149,7 +130,7 @@ class Table:
             if any(isinstance(cell, Spread) for cell in cells):
                 stds = [cell.std if isinstance(cell, Spread) else None for cell in cells]
                 columns.append([f"{name} std", *("" if std is None else round(100 * std, 4) for std in stds)])
-            if any(isinstance(cell, Number) for cell in cells):
+            if any(isinstance(cell, Number) and cell.mark for cell in cells):
                 columns.append([f"{name} mark", *(cell.mark if isinstance(cell, Number) else "" for cell in cells)])
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows(zip(*columns))

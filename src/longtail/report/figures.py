@@ -5,7 +5,7 @@ Arrays are what ``summary.json`` holds: lists of numbers, quantiles at 0, 1, …
 state, and ``save`` writes the same bytes for the same input.
 
 >>> accuracy, sizes = {"CE": {"head": 0.7, "torso": 0.4, "tail": None}}, {"head": 4, "torso": 6, "tail": 0}
->>> figure = group_accuracy(accuracy, sizes, style.styles({"CE": "ce"}))
+>>> figure = group_accuracy(accuracy, sizes, style.styles({"CE": "ce"}), {"CE": {}}, "data")
 >>> [text.get_text() for text in figure.axes[0].texts][-1]
 'no classes'
 """
@@ -25,6 +25,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ..counts import GROUPS
+from ..margins import short as knob_text
 from . import style
 from .style import SETTINGS, Style, add_legend, finish, make_panels, name_panel, shaded, styled
 
@@ -32,6 +33,7 @@ T = TypeVar("T")
 Points = Mapping[str, Sequence[float]]
 Curves = Mapping[str, Mapping[str, Any]]  # by label of a method: {"quantiles": 101 values, "n": number of samples}
 Looks = Mapping[str, Style]
+ByPart = Mapping[str, Mapping[str, float | None]]  # by label, by "all", "head", "torso" and "tail"
 
 _DPI = 200  # twice what a screen shows
 FEW = 10  # fewer samples than this are drawn one by one
@@ -85,58 +87,47 @@ def two_moons(data: Points | None, embeddings: Mapping[str, Points], class_names
 
 
 @styled
-def group_accuracy(
-    accuracy: Mapping[str, Mapping[str, float | None]],
-    classes: Mapping[str, int],
-    looks: Looks,
-    whiskers: Mapping[str, Mapping[str, float | None]] | None = None,
-    title: str = "",
-) -> Figure:
-    """Figure 2: test accuracy (0…1) by head, torso and tail; bars are means over seeds.
+def group_accuracy(accuracy: ByPart, classes: Mapping[str, int], looks: Looks, whiskers: ByPart, title: str) -> Figure:
+    """Figure 2: test accuracy (0…1) of all classes, head, torso and tail, mean over seeds; none is drawn for None.
 
     Args:
-        accuracy: by method, by group (``"all"`` for the balanced accuracy, if wanted); None where there is none.
         classes: how many classes each group has; a group without any says "no classes".
         whiskers: half of each bar's interval.
     """
-    columns = (["all"] if any("all" in row for row in accuracy.values()) else []) + list(GROUPS)
-    labels = list(accuracy)
-    figure, (ax,) = make_panels(1, width=max(5.2, 1.6 + 0.3 * len(labels) * len(columns)), height=3.4)
-    width = 0.82 / max(len(labels), 1)
+    columns = ["all", *GROUPS]
+    figure, (ax,) = make_panels(1, width=max(5.2, 1.6 + 0.3 * len(accuracy) * len(columns)), height=3.4)
+    width = 0.82 / len(accuracy)
     bars: dict[str, list[tuple[float, float, float]]] = {}  # where, how high and how uncertain
-    for i, label in enumerate(labels):
-        places = [j + (i - (len(labels) - 1) / 2) * width for j in range(len(columns))]
-        errors = [(whiskers or {}).get(label, {}).get(c) or 0.0 for c in columns]
-        cells = zip(places, [accuracy[label].get(c) for c in columns], errors)
-        bars[label] = [(x, 100 * v, 100 * e) for x, v, e in cells if v is not None]
+    for i, (label, row) in enumerate(accuracy.items()):
+        places = [j + (i - (len(accuracy) - 1) / 2) * width for j in range(len(columns))]
+        cells = [(x, row.get(c), whiskers[label].get(c)) for x, c in zip(places, columns)]
+        bars[label] = [(x, 100 * v, 100 * (e or 0.0)) for x, v, e in cells if v is not None]
     top = min(max((v + e for row in bars.values() for _, v, e in row), default=100.0), 100.0)
-    for label in labels:
+    for label, found in bars.items():
         look = looks[label]
-        x, v, e = np.asarray(bars[label] or np.empty((0, 3))).T
+        x, v, e = np.asarray(found or np.empty((0, 3))).T
         ax.bar(x, v, width * 0.92, color=look.color, hatch=look.hatch, edgecolor="white", linewidth=0.4, label=label)
         known = e > 0
         if known.any():
             spans = (e[known], np.clip(100 - v, 0, e)[known])
             ax.errorbar(x[known], v[known], yerr=spans, fmt="none", ecolor="#222222", elinewidth=0.9, capsize=2)
-        for place, value, error in bars[label] if len(labels) <= 8 else ():
+        for place, value, error in found:
             height = min(value + error, 100) + 0.008 * top
             ax.text(place, height, f"{value:.1f}", ha="center", va="bottom", fontsize=6.5, clip_on=True)
-    for j, column in enumerate(columns):
-        if classes.get(column) == 0:
+    names = ["All\n(balanced)"]
+    for j, (group, n) in enumerate(classes.items(), 1):
+        names.append(f"{group.capitalize()}\n({n} class{'' if n == 1 else 'es'})")
+        if n == 0:
             ax.text(j, 1.5, "no classes", ha="center", va="bottom", color="#555555", style="italic")
-    names = {g: f"{g.capitalize()}\n({(n := classes.get(g, 0))} class{'' if n == 1 else 'es'})" for g in GROUPS}
-    ax.set_xticks(range(len(columns)), ["All\n(balanced)" if c == "all" else names[c] for c in columns])
+    ax.set_xticks(range(len(columns)), names)
     ax.set_xlim(-0.55, len(columns) - 0.45)
     ax.set_ylim(0, min(top * 1.12 + 1, 104))
-    ax.set_ylabel("test accuracy (%), mean over classes")
     ax.grid(axis="x", visible=False)
-    ax.set_title(title)
-    add_legend(figure, ax, labels)
-    return figure
+    return _finish_one(figure, ax, title, "test accuracy (%), mean over classes", list(accuracy))
 
 
 @styled
-def margin_distributions(curves: Mapping[str, Curves], looks: Looks, split: str, title: str = "") -> Figure:
+def margin_distributions(curves: Mapping[str, Curves], looks: Looks, split: str, title: str) -> Figure:
     """Figure 3: density of the logit margin γ(x, y) = f_y(x) − max f_y'(x), one panel a label (the outer key).
 
     A label with fewer than ten samples has no density worth the name: its samples are drawn one by one.
@@ -148,13 +139,13 @@ def margin_distributions(curves: Mapping[str, Curves], looks: Looks, split: str,
 
 
 @styled
-def dmax_distributions(curves: Mapping[str, Curves], looks: Looks, title: str = "") -> Figure:
+def dmax_distributions(curves: Mapping[str, Curves], looks: Looks, title: str) -> Figure:
     """Figure 4: density of the largest distance to a sample of the same class, over the largest norm; training data."""
     return _densities(curves, looks, "d_max(x) / max ‖Φ‖, training samples", title, low=0.0)
 
 
 @styled
-def margin_cdfs(curves: Mapping[str, Curves], looks: Looks, split: str, title: str = "") -> Figure:
+def margin_cdfs(curves: Mapping[str, Curves], looks: Looks, split: str, title: str) -> Figure:
     """Figure 6: cumulative distribution of the margins; at 0 it is the share of samples misclassified."""
 
     def draw(ax: Axes, rows: Curves) -> None:
@@ -169,7 +160,7 @@ def margin_cdfs(curves: Mapping[str, Curves], looks: Looks, split: str, title: s
 
 @styled
 def training_curves(
-    panels: Mapping[str, Mapping[str, Sequence[float]]], looks: Looks, ylabel: str, title: str = ""
+    panels: Mapping[str, Mapping[str, Sequence[float]]], looks: Looks, ylabel: str, title: str
 ) -> Figure:
     """A number of the training data by epoch, one line a method, a panel for each group of classes."""
 
@@ -184,7 +175,7 @@ def training_curves(
 
 
 @styled
-def tsne(panels: Mapping[str, Points], class_group: Sequence[str], title: str = "") -> Figure:
+def tsne(panels: Mapping[str, Points], class_group: Sequence[str], title: str) -> Figure:
     """Figure 5: t-SNE of training embeddings, one panel a method; hue and marker say the group, shade the class."""
     figure, axes = make_panels(len(panels), height=3.2)
     present: list[str] = []
@@ -220,7 +211,7 @@ def sensitivity(
     color: str,
     looks: Looks,
     baselines: Mapping[str, float],
-    title: str = "",
+    title: str,
 ) -> Figure:
     """Figure 7: balanced accuracy (0…1) against a knob.
 
@@ -231,12 +222,18 @@ def sensitivity(
     """
     figure, axes = make_panels(len(sweeps), width=3.9 * min(len(sweeps), 3), height=3.2, sharey=True)
     for ax, (knob, sweep) in zip(axes, sweeps.items()):
-        values, accuracy = list(sweep["values"]), 100 * np.asarray(sweep["accuracy"], dtype=float)
-        errors = [100 * (e or 0.0) for e in sweep.get("std", [0.0] * len(values))]
-        places, ticks = _knob_axis(values)
+        values, accuracy = sweep["values"], 100 * np.asarray(sweep["accuracy"], dtype=float)
+        numeric = all(isinstance(v, (int, float)) for v in values)
+        if numeric:
+            least = min((v for v in values if v > 0), default=10)
+            places = [math.log10(v if v > 0 else least / 10) for v in values]
+        else:
+            places = [float(i) for i in range(len(values))]
+        ticks = [f"{v:g}" if numeric else knob_text(v) for v in values]
+        errors = [100 * (e or 0.0) for e in sweep["std"]]
         ax.errorbar(places, accuracy, yerr=errors, color=color, marker="o", markersize=5, capsize=3, linewidth=1.5)
         ax.set_xticks(places, ticks, rotation=0 if max(map(len, ticks)) < 7 else 25)
-        ax.set_xlabel(f"{knob} (logarithmic)" if _numeric(values) else knob)
+        ax.set_xlabel(f"{knob} (logarithmic)" if numeric else knob)
         ax.margins(x=0.08, y=0.15)
         for label, height in baselines.items():
             ax.axhline(100 * height, color=looks[label].color, linestyle="--", linewidth=1.2, label=label)
@@ -249,7 +246,7 @@ def class_accuracy(
     accuracy: Mapping[str, Sequence[float | None]],
     looks: Looks,
     limits: tuple[int, int],
-    title: str = "",
+    title: str,
 ) -> Figure:
     """Test accuracy (0…1) of every class against its training samples, one line a method, head to tail shaded.
 
@@ -282,14 +279,11 @@ def class_accuracy(
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("training samples of the class (logarithmic)")
-    ax.set_ylabel("test accuracy of the class (%)")
-    ax.set_title(title, pad=14)
-    add_legend(figure, ax, list(accuracy))
-    return figure
+    return _finish_one(figure, ax, title, "test accuracy of the class (%)", list(accuracy), pad=14)
 
 
 @styled
-def tradeoff(curves: Mapping[str, Mapping[str, Sequence[float]]], looks: Looks, part: str, title: str = "") -> Figure:
+def tradeoff(curves: Mapping[str, Mapping[str, Sequence[float]]], looks: Looks, part: str, title: str) -> Figure:
     """Accuracy (0…1) of ``part`` against the head's as logits are adjusted; a mark at τ = 0.
 
     Args:
@@ -303,10 +297,7 @@ def tradeoff(curves: Mapping[str, Mapping[str, Sequence[float]]], looks: Looks, 
         marked = {"marker": look.marker, "markevery": [trained], "markersize": 7}
         look.plot(ax, head, other, label=label, linewidth=1.6, **marked)
     ax.set_xlabel("test accuracy of the head (%)")
-    ax.set_ylabel(f"test accuracy of the {part} (%)")
-    ax.set_title(title)
-    add_legend(figure, ax, list(curves))
-    return figure
+    return _finish_one(figure, ax, title, f"test accuracy of the {part} (%)", list(curves))
 
 
 def _shade_groups(ax: Axes, low: float, high: float, limits: tuple[int, int]) -> None:
@@ -318,6 +309,14 @@ def _shade_groups(ax: Axes, low: float, high: float, limits: tuple[int, int]) ->
             ax.axvspan(left, right, color=style.GROUP_COLOURS[name], alpha=0.08, linewidth=0)
             # Above the axes, where no line is
             ax.text((left * right) ** 0.5, 104, name, ha="center", fontsize=8, color="#333333", style="italic")
+
+
+def _finish_one(figure: Figure, ax: Axes, title: str, ylabel: str, labels: Sequence[str], **place: Any) -> Figure:
+    """A figure of one panel, which has the title."""
+    ax.set_ylabel(ylabel)
+    ax.set_title(title, **place)
+    add_legend(figure, ax, labels)
+    return figure
 
 
 def _margin_axis(split: str) -> str:
@@ -340,7 +339,7 @@ def _by_panel(
 
 def _densities(curves: Mapping[str, Curves], looks: Looks, xlabel: str, title: str, low: float | None = None) -> Figure:
     def draw(ax: Axes, rows: Curves) -> None:
-        sizes = {label: int(rows[label].get("n", 101)) for label in rows}
+        sizes = {label: int(row["n"]) for label, row in rows.items()}
         if max(sizes.values()) < FEW:
             _strips(ax, rows, looks, sizes)
             return
@@ -376,15 +375,3 @@ def _density(quantiles: np.ndarray, n: int, low: float | None) -> tuple[np.ndarr
     centres = quantiles if low is None else np.concatenate([quantiles, 2 * low - quantiles])
     z = (grid[:, None] - centres[None, :]) / width
     return grid, np.exp(-0.5 * z**2).sum(axis=1) / (quantiles.size * width * math.sqrt(2 * math.pi))
-
-
-def _numeric(values: Sequence[Any]) -> bool:
-    return all(isinstance(v, (int, float)) for v in values)
-
-
-def _knob_axis(values: Sequence[Any]) -> tuple[list[float], list[str]]:
-    if not _numeric(values):
-        return [float(i) for i in range(len(values))], [str(v) for v in values]
-    positive = [v for v in values if v > 0]
-    zero = math.log10(min(positive)) - 1 if positive else 0.0
-    return [math.log10(v) if v > 0 else zero for v in values], [f"{v:g}" for v in values]

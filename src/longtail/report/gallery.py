@@ -9,7 +9,6 @@ from typing import Any
 
 from ..counts import GROUPS
 from ..errors import InputError
-from ..margins import short as knob_text
 from ..runs.read import Run
 from ..runs.schema import Distribution, Epoch, GroupTraining, Points
 from . import figures, paper, style
@@ -161,9 +160,8 @@ def _sensitivity(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Picture]
     for sweeps in gather(data.sweeps, lambda sweep: sweep.method):
         method, panels = sweeps[0].method, {}
         for sweep in sweeps:
-            numeric = all(isinstance(v, (int, float)) for v in sweep.values)
             panels[SYMBOL.get(sweep.knob, sweep.knob)] = {
-                "values": sweep.values if numeric else [knob_text(v) for v in sweep.values],
+                "values": sweep.values,
                 "accuracy": [g.balanced.mean for g in sweep.groups],
                 "std": [g.balanced.std for g in sweep.groups],
             }

@@ -10,68 +10,62 @@ from ..margins import short as knob_text
 from ..runs.identity import circumstances, data_identity
 from ..runs.read import Run, Skipped
 from . import paper
-from .document import Cell, Column, Table
-from .grouping import DataSet, Group, gather
-
-Each = tuple[DataSet, Group, Run]
-WHICH: list[Column[Each]] = [
-    Column("Data", lambda row: row[0].title),
-    Column("Method", lambda row: row[1].label),
-    Column("Seed", lambda row: row[2].seed),
-]
+from .document import Cell, Cells, Table
+from .grouping import DataSet, gather
 
 
 def tables(sets: Sequence[DataSet], skipped: Sequence[Skipped], of_the_paper: bool) -> list[Table]:
     """All of them; the paper's overviews where the runs have to do with the paper."""
-    every = [(data, group, run) for data in sets for group in data.groups for run in group.runs]
-    made = [runs(every, skipped), reproduce(every), *lengths(sets)]
+    made = [runs(sets, skipped), reproduce(sets), *lengths(sets)]
     return [*made, table1(), coverage(sets)] if of_the_paper else made
 
 
-def runs(every: Sequence[Each], skipped: Sequence[Skipped]) -> Table:
+def _every_run(sets: Sequence[DataSet]) -> list[tuple[Cells, Run]]:
+    """Each run, and the cells that say which it is."""
+    return [
+        ({"Data": data.title, "Method": group.label, "Seed": run.seed}, run)
+        for data in sets for group in data.groups for run in group.runs
+    ]  # fmt: skip
+
+
+def runs(sets: Sequence[DataSet], skipped: Sequence[Skipped]) -> Table:
     """Every run, and every folder that was left out with the reason."""
 
-    def state(run: Run) -> str:
+    def row(which: Cells, run: Run) -> Cells:
         resumed = run.environment.resumed
-        return "; ".join([*run.missing, *([f"resumed {resumed} time(s)"] if resumed else [])]) or "read"
+        return {
+            **which,
+            "Model": run.network,
+            "Epochs": run.epochs,
+            "Precision": run.precision,
+            "Device": run.environment.device or "–",
+            "Classes": run.counts.num_classes,
+            "Training samples": run.counts.total,
+            "Test samples": run.summary.test.n,
+            "State": "; ".join([*run.missing, *([f"resumed {resumed} time(s)"] if resumed else [])]) or "read",
+            "Folder": str(run.path),
+        }
 
-    columns: list[Column[Each]] = [
-        *WHICH,
-        Column("Model", lambda row: row[2].network),
-        Column("Epochs", lambda row: row[2].epochs),
-        Column("Precision", lambda row: row[2].precision),
-        Column("Device", lambda row: row[2].environment.device or "–"),
-        Column("Classes", lambda row: row[2].counts.num_classes),
-        Column("Training samples", lambda row: row[2].counts.total),
-        Column("Test samples", lambda row: row[2].summary.test.n),
-        Column("State", lambda row: state(row[2])),
-        Column("Folder", lambda row: str(row[2].path)),
-    ]
-    table = Table.of("runs", "What was run", every, columns)
+    table = Table.of("runs", "What was run", [row(*each) for each in _every_run(sets)])
     nothing: list[Cell] = ["–", "–", None, "", None, "", "", None, None, None]
     table.rows.extend([*nothing, f"skipped: {s.reason}", str(s.path)] for s in skipped)
     return table
 
 
-def reproduce(every: Sequence[Each]) -> Table:
+def reproduce(sets: Sequence[DataSet]) -> Table:
     """The command that makes each run again."""
 
-    def versions(run: Run) -> str:
+    def row(which: Cells, run: Run) -> Cells:
         found = run.environment
         pairs = (("longtail", found.longtail), ("torch", found.torch), ("python", found.python))
-        return ", ".join(f"{name} {version}" for name, version in pairs if version) or "–"
+        versions = ", ".join(f"{name} {version}" for name, version in pairs if version)
+        return {**which, "Command": command(run), "Commit": found.git or "–", "Versions": versions or "–"}
 
-    columns: list[Column[Each]] = [
-        *WHICH,
-        Column("Command", lambda row: command(row[2])),
-        Column("Commit", lambda row: row[2].environment.git or "–"),
-        Column("Versions", lambda row: versions(row[2])),
-    ]
     note = (
         "As given when the run was made, or from its configuration where that is not known; each run's config.json "
         "holds every setting, also those left at their default."
     )
-    return Table.of("reproduce", "How to reproduce each run", every, columns, note)
+    return Table.of("reproduce", "How to reproduce each run", [row(*each) for each in _every_run(sets)], note)
 
 
 def command(run: Run) -> str:
@@ -141,21 +135,20 @@ def table1() -> Table:
 def coverage(sets: Sequence[DataSet]) -> Table:
     """The methods of the paper's Table 2 by data set: how many seeds of each were run, or that none was."""
 
-    def seeds(name: str) -> Column[paper.Result]:
-        groups = [group for data in sets if data.name == name and data.published for group in data.groups]
-
-        def cell(row: paper.Result) -> str:
-            most: dict[int, int] = {}  # by length: one seed at two lengths is not two seeds
-            for group in (g for g in groups if g.method == row.method and not g.changed):
+    def seeds(method: str, name: str) -> str:
+        most: dict[int, int] = {}  # by length: one seed at two lengths is not two seeds
+        for group in (g for d in sets if d.name == name and d.published for g in d.groups):
+            if group.method == method and not group.changed:
                 epochs = group.first.epochs or 0
                 most[epochs] = max(most.get(epochs, 0), len(group.runs))
-            said = [
-                f"{n} seed{'' if n == 1 else 's'}" + (f" ({epochs} epochs)" if len(most) > 1 else "")
-                for epochs, n in sorted(most.items(), reverse=True)
-            ]
-            return ", ".join(said) or "not run"
+        said = [
+            f"{n} seed{'' if n == 1 else 's'}" + (f" ({epochs} epochs)" if len(most) > 1 else "")
+            for epochs, n in sorted(most.items(), reverse=True)
+        ]
+        return ", ".join(said) or "not run"
 
-        return Column(paper.DATASETS[name], cell)
-
-    columns: list[Column[paper.Result]] = [Column("Method", lambda row: row.title), *map(seeds, paper.DATASETS)]
-    return Table.of("coverage", "The paper's comparison: what was run and what was not", paper.TABLE2, columns)
+    rows: list[Cells] = [
+        {"Method": row.title, **{title: seeds(row.method, name) for name, title in paper.DATASETS.items()}}
+        for row in paper.TABLE2
+    ]
+    return Table.of("coverage", "The paper's comparison: what was run and what was not", rows)

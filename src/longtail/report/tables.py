@@ -1,22 +1,18 @@
-"""The tables of one data set, each a list of columns: a title, and where the number comes from."""
+"""The tables of one data set, each made of rows: the cells by title, so that a title stands beside its number."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 
 from ..counts import GROUPS
 from ..margins import short as knob_text
 from ..runs.read import Run
-from ..runs.schema import GroupAccuracy, Proposition1
+from ..runs.schema import GroupAccuracy
 from . import paper
 from .comparison import at_head, reference_head
-from .document import Cell, Column, Percent, T, Table
-from .grouping import DataSet, Group
-
-METHOD: Column[Group] = Column("Method", lambda group: group.label)
-SEEDS: Column[Group] = Column("Seeds", lambda group: len(group.runs))
+from .document import Cell, Cells, Table
+from .grouping import DataSet, Group, gather
 
 
 def laboratory(data: DataSet, noise: str) -> list[Table]:
@@ -28,59 +24,37 @@ def laboratory(data: DataSet, noise: str) -> list[Table]:
     return [table for table in made if table is not None]
 
 
-def table_of(
-    data: DataSet, kind: str, title: str, things: Sequence[T], columns: Sequence[Column[T]], note: str
-) -> Table | None:
-    """One row a thing; None without any."""
-    return Table.of(f"{kind}-{data.slug}", title, things, columns, note) if things else None
+def table_of(data: DataSet, kind: str, title: str, rows: Iterable[Cells], note: str) -> Table | None:
+    """A table of a data set; None without rows."""
+    rows = list(rows)
+    return Table.of(f"{kind}-{data.slug}", title, rows, note) if rows else None
 
 
-def stat(title: str, value: Callable[[Run], float | None]) -> Column[Group]:
-    """Mean and deviation over seeds, in per cent."""
-    return Column(title, lambda group: group.stat(value))
-
-
-def mean(title: str, value: Callable[[Run], float | None]) -> Column[Group]:
-    return Column(title, lambda group: group.mean(value))
-
-
-def each(names: Iterable[str], value: Callable[[Group, str], Cell], title: str = "") -> list[Column[Group]]:
-    """A column for each of the names, which ``title`` has a place for."""
-
-    def column(name: str) -> Column[Group]:
-        return Column(title.format(name) if title else name.capitalize(), lambda group: value(group, name))
-
-    return [column(name) for name in names]
-
-
-def by_part(data: DataSet, value: Callable[[Group, str], Cell]) -> list[Column[Group]]:
-    """A column for each of head, torso and tail; a group without classes says so."""
-    return each(GROUPS, lambda group, part: value(group, part) if data.sizes[part] else "no classes")
+def by_part(data: DataSet, value: Callable[[str], Cell]) -> Cells:
+    """A cell for each of head, torso and tail; a group without classes says so."""
+    return {part.capitalize(): value(part) if data.sizes[part] else "no classes" for part in GROUPS}
 
 
 def results(data: DataSet) -> Table:
     """Our accuracies next to the paper's: one row a configuration, the paper's rows that were not run included."""
 
-    def theirs(group: Group) -> paper.Number | None:
-        return paper.number(group.method, data.name) if not group.changed else None
+    def row(group: Group) -> Cells:
+        printed = paper.number(group.method, data.name) if not group.changed else None
+        gap = None if printed is None else f"{100 * group.balanced.mean - printed.value:+.2f}"
+        return {
+            "Method": group.label,
+            "Balanced accuracy": group.balanced,
+            **by_part(data, group.accuracy),
+            "Seeds": len(group.runs),
+            "Epochs": group.first.epochs,
+            **({"Paper": printed, "Ours − paper": gap} if data.published else {}),
+        }
 
-    def difference(group: Group) -> str | None:
-        printed = theirs(group)
-        return None if printed is None else f"{100 * group.balanced.mean - printed.value:+.2f}"
-
-    columns = [
-        METHOD,
-        Column("Balanced accuracy", lambda group: group.balanced),
-        *by_part(data, Group.accuracy),
-        SEEDS,
-        Column("Epochs", lambda group: group.first.epochs),
-    ]
-    columns += [Column("Paper", theirs), Column("Ours − paper", difference)] if data.published else []
-    note = " ".join(_results_note(data))
-    table = Table.of(f"results-{data.slug}", f"Results on {data.title}", data.groups, columns, note)
+    rows, note = map(row, data.groups), " ".join(_results_note(data))
+    table = Table.of(f"results-{data.slug}", f"Results on {data.title}", rows, note)
     plain = {group.method for group in data.groups if not group.changed}
-    not_run = [row for row in paper.TABLE2 if data.published and row.method not in plain]
-    table.rows.extend([row.title, *["not run"] * 4, 0, None, row.numbers[data.name], None] for row in not_run)
+    not_run = [printed for printed in paper.TABLE2 if data.published and printed.method not in plain]
+    table.rows.extend([r.title, *["not run"] * 4, 0, None, r.numbers[data.name], None] for r in not_run)
     return table
 
 
@@ -117,65 +91,57 @@ def deviations(data: DataSet) -> list[str]:
         run = group.first
         for what in paper.departures(data.name, run.model, run.epochs, run.recipe):
             found.setdefault(what, []).append(group.label)
-    by_labels: dict[tuple[str, ...], list[str]] = {}
-    for what, labels in found.items():
-        by_labels.setdefault(tuple(labels), []).append(what)
-    return [
-        f"Not the paper's recipe{'' if len(labels) == len(data.groups) else ' for ' + ', '.join(labels)}: "
-        f"{', '.join(whats)}."
-        for labels, whats in by_labels.items()
-    ]
+    said = []
+    for whats in gather(found, found.__getitem__):
+        labels = found[whats[0]]
+        of_whom = "" if len(labels) == len(data.groups) else f" for {', '.join(labels)}"
+        said.append(f"Not the paper's recipe{of_whom}: {', '.join(whats)}.")
+    return said
 
 
 def breakdown(data: DataSet, noise: str) -> Table | None:
     """Everything about accuracy beyond the mean: worst class, geometric and harmonic mean, calibration."""
-
-    def interval(group: Group) -> str | None:
-        ends = group.first.summary.test.balanced_ci
-        return None if ends is None else f"{100 * ends[0]:.2f} … {100 * ends[1]:.2f}"
-
-    sizes = {part: f" ({n} class{'' if n == 1 else 'es'})" for part, n in data.sizes.items()}
     several = any(len(group.runs) > 1 for group in data.groups)
-    columns = [
-        METHOD,
-        Column("Balanced", lambda group: group.balanced),
-        *(
-            replace(column, title=column.title + size)
-            for column, size in zip(by_part(data, Group.accuracy), sizes.values())
-        ),
-        stat("Worst class", lambda run: run.summary.test.worst_class.accuracy),
-        stat("Geometric mean", lambda run: run.summary.test.geometric_mean),
-        stat("Harmonic mean", lambda run: run.summary.test.harmonic_mean),
-        stat("ECE", lambda run: run.summary.test.ece),
-        stat("Plain accuracy", lambda run: run.summary.test.accuracy),
-        Column("95 % interval, first seed" if several else "95 % interval", interval),
-    ]
+
+    def row(group: Group) -> Cells:
+        parts = zip(by_part(data, group.accuracy).items(), data.sizes.values())
+        ends = group.first.summary.test.balanced_ci
+        interval = None if ends is None else f"{100 * ends[0]:.2f} … {100 * ends[1]:.2f}"
+        return {
+            "Method": group.label,
+            "Balanced": group.balanced,
+            **{f"{part} ({n} class{'' if n == 1 else 'es'})": cell for (part, cell), n in parts},
+            "Worst class": group.stat(lambda run: run.summary.test.worst_class.accuracy),
+            "Geometric mean": group.stat(lambda run: run.summary.test.geometric_mean),
+            "Harmonic mean": group.stat(lambda run: run.summary.test.harmonic_mean),
+            "ECE": group.stat(lambda run: run.summary.test.ece),
+            "Plain accuracy": group.stat(lambda run: run.summary.test.accuracy),
+            "95 % interval, first seed" if several else "95 % interval": interval,
+        }
+
     note = f"In per cent. ECE: expected calibration error. The interval is over test samples (bootstrap). {noise}"
-    return table_of(data, "groups", "Breakdown by head, torso and tail", data.groups, columns, note)
+    return table_of(data, "groups", "Breakdown by head, torso and tail", map(row, data.groups), note)
 
 
-def class_columns(data: DataSet) -> list[Column[int]]:
-    return [
-        Column("Class", lambda c: data.first.class_names[c]),
-        Column("Training samples", lambda c: data.first.split.counts[c]),
-        Column("Group", lambda c: data.class_group[c]),
-    ]
+def class_cells(data: DataSet, c: int) -> Cells:
+    first = data.first
+    return {"Class": first.class_names[c], "Training samples": first.split.counts[c], "Group": data.class_group[c]}
 
 
-def per_class(data: DataSet) -> Table | None:
+def per_class(data: DataSet) -> Table:
     """One row a class: training samples, group, accuracy of every configuration (mean over seeds)."""
 
-    def accuracy(group: Group) -> Column[int]:
-        def cell(c: int) -> Cell:
-            mean = group.class_accuracy(c)
-            return None if mean is None else Percent(mean)
+    def accuracy(group: Group, c: int) -> Cell:
+        mean = group.class_accuracy(c)
+        return None if mean is None else paper.Number(100 * mean)
 
-        return Column(group.label, cell)
-
-    label: Column[int] = Column("Label", lambda c: c)
-    columns = [label, *class_columns(data), *map(accuracy, data.groups)]
+    columns = ["Label", *class_cells(data, 0), *(group.label for group in data.groups)]
+    rows: list[list[Cell]] = [
+        [c, *class_cells(data, c).values(), *(accuracy(group, c) for group in data.groups)]
+        for c in range(data.counts.num_classes)
+    ]
     note = "Test accuracy in per cent, mean over seeds. Click a heading to sort by it, again to reverse."
-    return table_of(data, "per-class", "Every class", range(data.counts.num_classes), columns, note)
+    return Table(f"per-class-{data.slug}", "Every class", columns, rows, note)
 
 
 def taken_for(group: Group) -> Counter[tuple[int, int]]:
@@ -189,71 +155,64 @@ def taken_for(group: Group) -> Counter[tuple[int, int]]:
 
 def confusions(data: DataSet, most: int = 5) -> Table | None:
     """What each configuration takes for what most often; None where no run kept it."""
-    rows: list[tuple[Group, int, int, int]] = []
+    names, groups = data.first.class_names, data.class_group
+    rows: list[Cells] = []
     for group in data.groups:
         ranked = sorted(taken_for(group).items(), key=lambda item: (-item[1], item[0]))[:most]
-        rows += [(group, label, predicted, n) for (label, predicted), n in ranked]
-    names, groups = data.first.class_names, data.class_group
-    columns: list[Column[tuple[Group, int, int, int]]] = [
-        Column("Method", lambda row: row[0].label),
-        Column("Class", lambda row: names[row[1]]),
-        Column("Group", lambda row: groups[row[1]]),
-        Column("Taken for", lambda row: names[row[2]]),
-        Column("Its group", lambda row: groups[row[2]]),
-        Column("Test samples", lambda row: row[3] / len(row[0].runs)),
-        Column("Of", lambda row: row[0].tested(row[1])),
-    ]
+        for (label, predicted), n in ranked:
+            rows.append({
+                "Method": group.label, "Class": names[label], "Group": groups[label], "Taken for": names[predicted],
+                "Its group": groups[predicted], "Test samples": n / len(group.runs), "Of": group.tested(label),
+            })  # fmt: skip
     note = f"The {most} commonest mistakes of each configuration; test samples are a mean over seeds."
-    return table_of(data, "confusions", "Commonest mistakes", rows, columns, note)
+    return table_of(data, "confusions", "Commonest mistakes", rows, note)
 
 
 def by_seed(data: DataSet) -> Table | None:
     """Accuracy and what is left of the training loss, seed by seed; None where no configuration has two."""
 
-    def listed(title: str, said: Callable[[Run], str]) -> Column[Group]:
-        return Column(title, lambda group: ", ".join(map(said, group.runs)))
-
     def last_loss(run: Run) -> str:
         loss = run.metrics[-1].parts.get("logit") if run.metrics else None
         return "–" if loss is None else f"{loss:.3f}"
 
-    several = [group for group in data.groups if len(group.runs) > 1]
-    columns = [
-        METHOD,
-        listed("Seeds", lambda run: str(run.seed)),
-        listed("Balanced accuracy", lambda run: f"{100 * run.balanced:.2f}"),
-        listed("Logit loss of the last epoch", last_loss),
-    ]
+    def row(group: Group) -> Cells:
+        return {
+            "Method": group.label,
+            "Seeds": ", ".join(str(run.seed) for run in group.runs),
+            "Balanced accuracy": ", ".join(f"{100 * run.balanced:.2f}" for run in group.runs),
+            "Logit loss of the last epoch": ", ".join(map(last_loss, group.runs)),
+        }
+
     note = (
         "Test accuracy in per cent; the loss is a mean over the last epoch's training batches, to be compared within a "
         "row. Where it differs between seeds, one has trained less far than the other in the same number of epochs."
     )
-    return table_of(data, "seeds", "Seed by seed", several, columns, note)
+    several = [group for group in data.groups if len(group.runs) > 1]
+    return table_of(data, "seeds", "Seed by seed", map(row, several), note)
 
 
 def adjusted(data: DataSet) -> Table | None:
     """Accuracies after the logits were adjusted with a τ chosen on validation data; None where no run has them."""
 
-    def accuracy(group: Group, part: str) -> Cell:
-        return group.stat(lambda run: run.summary.adjusted.groups.get(part, GroupAccuracy()).accuracy)
+    def row(group: Group) -> Cells:
+        def accuracy(part: str) -> Cell:
+            return group.stat(lambda run: run.summary.adjusted.groups.get(part, GroupAccuracy()).accuracy)
 
-    def taus(group: Group) -> str:
-        return ", ".join(knob_text(run.summary.adjusted.tau) for run in group.runs)
+        return {
+            "Method": group.label,
+            "τ by seed": ", ".join(knob_text(run.summary.adjusted.tau) for run in group.runs),
+            "As trained": group.balanced,
+            "Adjusted": group.stat(lambda run: run.summary.adjusted.balanced),
+            # runs keep these by the paper's limits only
+            **{part.capitalize(): accuracy(part) for part in GROUPS if data.parts.stored},
+        }
 
-    balanced = stat("Adjusted", lambda run: run.summary.adjusted.balanced)
-    columns = [
-        METHOD,
-        Column("τ by seed", taus),
-        Column("As trained", lambda group: group.balanced),
-        balanced,
-        *each(GROUPS if data.parts.stored else (), accuracy),  # runs keep these by the paper's limits only
-    ]
     note = (
         "Logits less τ·log π, with the τ between -2 and 2 that is best on validation data (0 is the model as trained): "
         "how methods compare once head and tail are traded against one another alike. In per cent."
     )
-    groups = [group for group in data.groups if balanced.cell(group) is not None]
-    return table_of(data, "adjusted", "After adjusting the logits", groups, columns, note)
+    rows = [cells for cells in map(row, data.groups) if cells["Adjusted"] is not None]
+    return table_of(data, "adjusted", "After adjusting the logits", rows, note)
 
 
 def equal_head(data: DataSet) -> Table | None:
@@ -261,55 +220,59 @@ def equal_head(data: DataSet) -> Table | None:
     head = reference_head(data)
     if head is None:
         return None
-    there = each(
-        [part for part in ("torso", "tail") if data.sizes[part]],
-        lambda group, part: group.stat(lambda run: at_head(run, head, part)),
-    )
-    groups = [group for group in data.groups if any(column.cell(group) is not None for column in there)]
+
+    def there(group: Group, part: str) -> Cell:
+        return group.stat(lambda run: at_head(run, head, part))
+
+    parts = [part for part in ("torso", "tail") if data.sizes[part]]
+    found = [(group, {part.capitalize(): there(group, part) for part in parts}) for group in data.groups]
+    rows = [
+        {"Method": group.label, **cells, "Seeds": len(group.runs)}
+        for group, cells in found
+        if any(cell is not None for cell in cells.values())
+    ]
     note = (
         f"Test accuracy in per cent of logits less τ·log π, at the τ where the head's is {100 * head:.2f}, which is "
         "LogAdj's as trained: nothing is chosen, all stand at the same point between head and tail."
     )
-    columns = [METHOD, *there, SEEDS]
-    return table_of(data, "equal-head", "At equal accuracy of the head", groups, columns, note)
+    return table_of(data, "equal-head", "At equal accuracy of the head", rows, note)
 
 
 def embeddings(data: DataSet) -> Table | None:
     """Diagnostics of logits and embeddings, mean over seeds; None where no run has any."""
+    parts = [part for part in GROUPS if data.sizes[part] and data.parts.stored]
 
-    def distance(group: Group, part: str) -> Cell:
-        return group.mean(lambda run: run.diagnostics.dmax.mean_by_group.get(part))
+    def row(group: Group) -> Cells:
+        def distance(part: str) -> Cell:
+            return group.mean(lambda run: run.diagnostics.dmax.mean_by_group.get(part))
 
-    def tail_variance(group: Group, split: str) -> Cell:
-        return group.mean(lambda run: run.diagnostics.class_variance.by_group.get(split, {}).get("tail"))
+        def tail_variance(split: str) -> Cell:
+            return group.mean(lambda run: run.diagnostics.class_variance.by_group.get(split, {}).get("tail"))
 
-    def margin_variance(group: Group, split: str) -> Cell:
-        return group.mean(lambda run: _mean(run.diagnostics.margin_variance.get(split) or ()))
+        return {
+            "Method": group.label,
+            "k-NN accuracy": group.stat(lambda run: run.diagnostics.knn.balanced),
+            "Nearest-class-mean accuracy": group.stat(lambda run: run.diagnostics.ncm.balanced),
+            "d_max, train": group.mean(lambda run: run.diagnostics.dmax.mean),
+            **{f"d_max, {part}": distance(part) for part in parts},
+            **{f"Variance, tail, {split}": tail_variance(split) for split in ("train", "test") if "tail" in parts},
+            "Intra/inter, train": group.mean(lambda run: run.diagnostics.intra_inter.get("train")),
+            "Intra/inter, test": group.mean(lambda run: run.diagnostics.intra_inter.get("test")),
+            "NC1": group.mean(lambda run: run.diagnostics.neural_collapse.get("nc1")),
+            "Margin variance, train": group.mean(lambda run: _mean(run.diagnostics.margin_variance.get("train") or ())),
+            "Margin variance, test": group.mean(lambda run: _mean(run.diagnostics.margin_variance.get("test") or ())),
+        }
 
-    splits, parts = ("train", "test"), [part for part in GROUPS if data.sizes[part] and data.parts.stored]
-    columns = [
-        METHOD,
-        stat("k-NN accuracy", lambda run: run.diagnostics.knn.balanced),
-        stat("Nearest-class-mean accuracy", lambda run: run.diagnostics.ncm.balanced),
-        mean("d_max, train", lambda run: run.diagnostics.dmax.mean),
-        *each(parts, distance, "d_max, {}"),
-        *each(splits if "tail" in parts else (), tail_variance, "Variance, tail, {}"),
-        *each(
-            splits,
-            lambda group, split: group.mean(lambda run: run.diagnostics.intra_inter.get(split)),
-            "Intra/inter, {}",
-        ),
-        mean("NC1", lambda run: run.diagnostics.neural_collapse.get("nc1")),
-        *each(splits, margin_variance, "Margin variance, {}"),
-    ]
     note = (
         "k-NN and nearest-class-mean: balanced test accuracy in per cent. d_max: mean largest distance to a training "
         "sample of the same class, over the largest norm. Variance: mean squared distance to the class mean, mean over "
         "the tail's classes. Margin variance: mean over classes. NC1: within-class over between-class scatter of "
         "training embeddings (0 is full collapse)."
     )
-    known = [column for column in columns if any(column.cell(group) is not None for group in data.groups)]
-    return table_of(data, "embeddings", "Embeddings and margins", data.groups if known[1:] else [], known, note)
+    rows = list(map(row, data.groups))
+    known = [title for title in rows[0] if any(cells[title] is not None for cells in rows)]
+    kept = [{title: cells[title] for title in known} for cells in rows] if known[1:] else []
+    return table_of(data, "embeddings", "Embeddings and margins", kept, note)
 
 
 def alive(data: DataSet) -> Table | None:
@@ -318,31 +281,28 @@ def alive(data: DataSet) -> Table | None:
     def share(group: Group, part: str) -> Cell:
         return group.stat(lambda run: _mean([row.alive.get(part) for row in run.metrics]))
 
+    def row(group: Group) -> Cells:
+        parts = by_part(data, lambda part: share(group, part)) if data.parts.stored else {}
+        return {"Method": group.label, "All": share(group, "all"), **parts}
+
     groups = [group for group in data.groups if any(share(group, part) is not None for part in ("all", *GROUPS))]
-    columns = [METHOD, *each(["all"], share), *(by_part(data, share) if data.parts.stored else [])]
     note = (
         "Share of anchors (per cent, mean over epochs) with at least one positive to be pulled to, alive in "
         "metrics.jsonl. Where it is small the embedding term is hardly felt, whatever its weight."
     )
-    return table_of(data, "alive", "Anchors with a positive", groups, columns, note)
+    return table_of(data, "alive", "Anchors with a positive", map(row, groups), note)
 
 
 def embedding_term(data: DataSet) -> Table | None:
     """What the embedding term adds to the logit loss when it is first and last felt; None where no run has one."""
-    rows = [(group, sizes) for group in data.groups if (sizes := _sizes(group))]
     what = ("logit loss", "embedding loss × weight", "share of the whole in %")
-
-    def size(i: int, title: str) -> Column[tuple[Group, list[float]]]:
-        return Column(title, lambda row: row[1][i])
-
     titles = [f"{when} epoch: {name}" for when in ("First", "Last") for name in what]
-    method: Column[tuple[Group, list[float]]] = Column("Method", lambda row: row[0].label)
+    rows = [{"Method": group.label, **dict(zip(titles, sizes))} for group in data.groups if (sizes := _sizes(group))]
     note = "Means over an epoch's training batches; of a method of several stages, the epochs that have both losses."
-    columns = [method, *(size(i, title) for i, title in enumerate(titles))]
-    return table_of(data, "size", "Size of the embedding term", rows, columns, note)
+    return table_of(data, "size", "Size of the embedding term", rows, note)
 
 
-def _sizes(group: Group) -> list[float]:
+def _sizes(group: Group) -> list[Cell]:
     """Logit loss, all else that was added to it, and the share of that, in the first and last epoch with both."""
     sizes = []
     for run in group.runs:
@@ -355,32 +315,32 @@ def _sizes(group: Group) -> list[float]:
         if not found:
             return []  # a mean over other seeds than the row's would mislead
         sizes.append([*found[0], *found[-1]])
-    return [_mean(values) or 0.0 for values in zip(*sizes)]
+    return [_mean(values) for values in zip(*sizes)]
 
 
 def theory(data: DataSet) -> Table | None:
     """Both sides of Proposition 1, in how many classes it held and how much room was left; None without any."""
 
-    def smallest_gap(found: Proposition1) -> float | None:
-        return min((b - a for a, b in zip(found.lower, found.pull) if a is not None and b is not None), default=None)
+    def row(group: Group, run: Run) -> Cells:
+        found = run.summary.theory.proposition1
+        gaps = [b - a for a, b in zip(found.lower, found.pull) if a is not None and b is not None]
+        return {
+            "Method": group.label,
+            "Seed": run.seed,
+            "Holds in classes": f"{found.holds} of {found.of}",
+            "Mean lower side": _mean(found.lower),
+            "Mean pull Ω̄": _mean(found.pull),
+            "Smallest gap": min(gaps, default=None),
+            "α": found.alpha or "–",
+        }
 
-    runs = [(group, run, run.summary.theory.proposition1) for group in data.groups for run in group.runs]
-    columns: list[Column[tuple[Group, Run, Proposition1]]] = [
-        Column("Method", lambda row: row[0].label),
-        Column("Seed", lambda row: row[1].seed),
-        Column("Holds in classes", lambda row: f"{row[2].holds} of {row[2].of}"),
-        Column("Mean lower side", lambda row: _mean(row[2].lower)),
-        Column("Mean pull Ω̄", lambda row: _mean(row[2].pull)),
-        Column("Smallest gap", lambda row: smallest_gap(row[2])),
-        Column("α", lambda row: row[2].alpha or "–"),
-    ]
     note = (
         "Proposition 1: 2|S|/(|S|−1)·Σ_j V̂[Φ_j|y] − α_y + log(|S|−1) ≤ Ω̄_pull(y), over classes with two or more "
         "training samples; it is a theorem, so that every class must hold. Proposition 2's bound is for an f fixed "
         "before the sample is drawn: on a trained network it is indicative only, and not part of this table."
     )
-    rows = [row for row in runs if row[2].lower]
-    return table_of(data, "theory", "Theory check: Proposition 1", rows, columns, note)
+    runs = [(group, run) for group in data.groups for run in group.runs if run.summary.theory.proposition1.lower]
+    return table_of(data, "theory", "Theory check: Proposition 1", [row(*each) for each in runs], note)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
