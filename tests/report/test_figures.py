@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from scipy.integrate import trapezoid
 
-from longtail.report import figures, style
+from longtail.report import figures, gallery
 
 RNG = np.random.default_rng(0)
 METHODS = ("CE", "LogAdj", "ELM")
-LOOKS = style.styles({"CE": "ce", "LogAdj": "logadj", "ELM": "elm"})
+LOOKS = gallery.styles({"CE": "ce", "LogAdj": "logadj", "ELM": "elm"})
 SIZES = {"head": 2, "torso": 1, "tail": 0}
 
 
@@ -52,7 +52,7 @@ def test_every_figure_has_axes_with_names_and_leaves_the_settings_alone():
 
 
 def test_a_method_has_one_colour_in_all_figures():
-    wanted = style.COLOURS["elm"]
+    wanted = gallery.COLOURS["elm"]
     bars = figures.group_accuracy(ACCURACY, SIZES, LOOKS, NONE, "data").axes[0].containers
     assert mpl.colors.to_hex(next(c for c in bars if c.get_label() == "ELM")[0].get_facecolor()) == wanted
     for figure in (
@@ -64,11 +64,11 @@ def test_a_method_has_one_colour_in_all_figures():
 
 
 def test_methods_and_variants_differ_in_more_than_colour():
-    looks = style.styles({"ELM": "elm", "ELM 2": "elm", "ELM 3": "elm", "mine": "mine", "yours": "yours"})
+    looks = gallery.styles({"ELM": "elm", "ELM 2": "elm", "ELM 3": "elm", "mine": "mine", "yours": "yours"})
     assert len({looks[k].color for k in ("ELM", "ELM 2", "ELM 3")}) == 1
     assert len({(looks[k].line, looks[k].hatch) for k in ("ELM", "ELM 2", "ELM 3")}) == 3
     assert looks["mine"].color != looks["yours"].color
-    assert len(set(style.COLOURS.values())) == len(style.COLOURS)
+    assert len(set(gallery.COLOURS.values())) == len(gallery.COLOURS)
 
 
 def test_an_empty_group_says_no_classes_and_has_no_bar():
@@ -164,7 +164,7 @@ def test_sensitivity_puts_zero_left_and_words_on_categories():
 
 def test_embedding_panels_share_one_scale():
     wide = {"x": [0.0, 100.0], "y": [0.0, 50.0], "labels": [0, 1]}
-    data, one, two = figures.two_moons(POINTS, {"LogAdj": wide, "ELM": POINTS}).axes
+    data, one, two = figures.two_moons(POINTS, {"LogAdj": wide, "ELM": POINTS}, ["a", "b", "c"]).axes
     assert one.get_xlim() == two.get_xlim()
     assert one.get_ylim() == two.get_ylim()
     assert data.get_xlim() != one.get_xlim()
@@ -174,7 +174,7 @@ def test_a_long_title_stays_within_its_panel():
     points = {"x": [0.0, 1.0], "y": [0.0, 1.0], "labels": [0, 1]}
     long = "ELM (memory = 16) · 30 epochs · recipe cifar-cpu"
     panels = {"LogAdj": points, "ELM": points, long: points}
-    for figure in (figures.tsne(panels, ["head", "tail"], "data"), figures.two_moons(None, panels)):
+    for figure in (figures.tsne(panels, ["head", "tail"], "data"), figures.two_moons(None, panels, ["a", "b"])):
         figure.canvas.draw()
         last = figure.axes[2].title
         assert last.get_text().replace("\n", " ") == long

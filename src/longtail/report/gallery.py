@@ -1,7 +1,13 @@
-"""The figures that a set of runs allows: each a name, a caption and a function that draws it."""
+"""The figures that a set of runs allows: each a name, a caption and a function that draws it.
+
+A method has the same colour in every figure; variants of it differ by line, marker and hatching. The colours are those
+of Okabe and Ito, which stay apart under the common forms of colour blindness; the rest says the same again for print
+in grey.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import fmean
@@ -11,13 +17,29 @@ from ..counts import GROUPS
 from ..errors import InputError
 from ..runs.read import Run
 from ..runs.schema import Distribution, Epoch, GroupTraining, Points
-from . import figures, paper, style
+from . import figures, paper
 from .comparison import accuracy_error, mean_curve, partner
 from .document import Picture
+from .figures import Style
 from .grouping import SHORT, SYMBOL, DataSet, Group, gather, slug
-from .style import Style
 
 MOST_CURVES = 8
+COLOURS = {
+    "ce": "#4d4d4d",
+    "logadj": "#0072b2",
+    "elm": "#d55e00",
+    "dro-lt": "#009e73",
+    "ldam-drw": "#cc79a7",
+    "cb-focal": "#e69f00",
+    "tau-norm": "#56b4e9",
+    "dro-lt-multistage": "#00573f",
+    "crt": "#7a4b94",
+    "vs": "#8c6d1f",
+}
+_OTHERS = ("#a6761d", "#7570b3", "#1b9e77", "#e7298a", "#666666", "#66a61e")
+_LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_HATCHES = ("", "///", "...", "xxx", "\\\\\\")
 _PANELS = ("logadj", "elm", "dro-lt", "ce")  # the paper's panels of figures 1 and 5 come first
 
 
@@ -27,11 +49,32 @@ def pictures(data: DataSet, looks: Mapping[str, Style]) -> list[Picture]:
     return [*_first_look(data, groups, looks), *_of_the_paper(data, groups, looks), *_sensitivity(data, looks)]
 
 
+def styles(methods: Mapping[str, str]) -> dict[str, Style]:
+    """One style a label, given the method behind each label; the first label of a method gets its plain look.
+
+    >>> looks = styles({"ELM": "elm", "ELM (memory = 8)": "elm", "CE": "ce"})
+    >>> looks["ELM"].color == looks["ELM (memory = 8)"].color, looks["ELM"].line == looks["ELM (memory = 8)"].line
+    (True, False)
+    """
+    unknown = sorted({m for m in methods.values() if m not in COLOURS})
+    colours = {**COLOURS, **{m: _OTHERS[i % len(_OTHERS)] for i, m in enumerate(unknown)}}
+    order = [*COLOURS, *unknown]
+    seen: Counter[str] = Counter()
+    looks = {}
+    for label, method in methods.items():
+        marker = _MARKERS[(order.index(method) + seen[method]) % len(_MARKERS)]
+        # methods beyond the fixed palette share colours in turn, so their lines must differ from the start
+        turn = seen[method] + (unknown.index(method) // len(_OTHERS) if method in unknown else 0)
+        looks[label] = Style(colours[method], _LINES[turn % len(_LINES)], marker, _HATCHES[turn % len(_HATCHES)])
+        seen[method] += 1
+    return looks
+
+
 def looks_for(sets: Sequence[DataSet]) -> dict[str, Style]:
     """One look a label, over all data sets; configurations with default knobs get the method's plain look."""
     groups = [group for data in sets for group in data.groups]
     groups.sort(key=lambda g: len(g.changed) > 0)
-    return style.styles({group.label: group.method for group in groups})
+    return styles({group.label: group.method for group in groups})
 
 
 def shown(data: DataSet) -> list[Group]:
@@ -170,7 +213,7 @@ def _sensitivity(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Picture]
         name = SHORT.get(method, method)
         title, knobs = f"{name} on {data.title}", " and ".join(panels)
         caption = f"Figure 7. Balanced test accuracy of {title} against {knobs}, all else equal."
-        color = style.styles({name: method})[name].color
+        color = styles({name: method})[name].color
         make = partial(figures.sensitivity, panels, color, looks, baselines, title)
         yield Picture(f"figure7-sensitivity-{slug(method)}-{data.slug}", caption, make)
 
