@@ -22,7 +22,7 @@ from .paper import Number
 from .tables import class_cells, table_of, taken_for
 
 if TYPE_CHECKING:
-    from ..data.dataset import Split
+    from ..data.dataset import Dataset, Split
 
 MOST_NAMES = 4
 MOST_SEEDS = 100
@@ -200,7 +200,9 @@ def worst(data: DataSet, group: Group) -> Table | None:
 def mistakes(data: DataSet, group: Group, run: Run) -> Mistakes:
     """Mistaken test images of the worst classes, of one run."""
     try:
-        test, known = _test_images(run), right_and_labels(run)
+        test, known = data_again(run).test, right_and_labels(run)
+        if test.kind == "features":
+            raise InputError("the data are numbers, not images")
         if known is None or not np.array_equal(known[1], test.labels.numpy()):
             raise InputError("the run did not keep which test samples were right")
     except (InputError, OSError) as error:
@@ -221,8 +223,8 @@ def mistakes(data: DataSet, group: Group, run: Run) -> Mistakes:
     return Mistakes(f"Mistaken test images of {group.label}, {run.path.name}.", rows)
 
 
-def _test_images(run: Run) -> Split:
-    """The test part of a run's data, where it is still there."""
+def data_again(run: Run) -> Dataset:
+    """A run's data, where they are still there and the same."""
     from ..data.catalogue import read
 
     try:
@@ -233,9 +235,7 @@ def _test_images(run: Run) -> Split:
         raise InputError("the data are not where they were when the run was made") from None
     if made.fingerprint != run.fingerprint:
         raise InputError("the data have changed since the run was made")
-    if made.test.kind == "features":
-        raise InputError("the data are numbers, not images")
-    return made.test
+    return made
 
 
 def _predicted(run: Run, labels: np.ndarray) -> np.ndarray | None:

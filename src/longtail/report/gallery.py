@@ -18,12 +18,14 @@ from ..errors import InputError
 from ..runs.read import Run
 from ..runs.schema import Distribution, Epoch, GroupTraining, Points
 from . import figures, paper
+from .answer import data_again
 from .comparison import accuracy_error, mean_curve, partner
 from .document import Picture
 from .figures import Style
 from .grouping import SHORT, SYMBOL, DataSet, Group, gather, slug
 
 MOST_CURVES = 8
+MOST_POINTS = 5000
 COLOURS = {
     "ce": "#4d4d4d",
     "logadj": "#0072b2",
@@ -273,16 +275,12 @@ def _points(groups: Sequence[Group], found: Callable[[Run], Points | None]) -> d
 
 
 def _inputs(data: DataSet) -> dict[str, list[float]] | None:
-    """The inputs of the built-in two moons, made again; None if they are not those of the runs."""
-    if data.name != "moons":
+    """Two-dimensional training inputs, read again; None where they are of another kind, too many to draw, or gone."""
+    given = data.first.split.input
+    if given is None or given.shape != [2] or data.counts.total > MOST_POINTS:
         return None
-    from ..data import load
-
     try:
-        made = load(data.name, **data.first.options)
-    except InputError:
+        train: Any = data_again(data.first).train
+    except (InputError, OSError):
         return None
-    if made.fingerprint != data.first.fingerprint:
-        return None
-    inputs: Any = made.train.inputs
-    return {"x": inputs[:, 0].tolist(), "y": inputs[:, 1].tolist(), "labels": made.train.labels.tolist()}
+    return {"x": train.inputs[:, 0].tolist(), "y": train.inputs[:, 1].tolist(), "labels": train.labels.tolist()}
