@@ -19,6 +19,7 @@ from longtail.report.comparison import (
     pair,
     paired_source,
     seed_source,
+    share_training,
     typical_spread,
 )
 from longtail.report.grouping import datasets
@@ -160,6 +161,20 @@ def test_methods_that_share_training_are_compared_by_pairs_of_seeds(tmp_path):
     assert shared.verdict() == "confirmed"
     assert "they share training" in shared.how
     assert apart.verdict() == "undecided"
+
+
+def test_shared_training_is_seen_in_the_runs_and_not_in_their_method_s_name(tmp_path):
+    for lr in (0.1, 0.2):
+        for seed in range(2):
+            make_run(tmp_path / f"ce-{lr}-{seed}", "ce", seed=seed, recipe={"lr": lr})
+            make_run(tmp_path / f"zero-{lr}-{seed}", "elm", seed=seed, recipe={"lr": lr}, lam=0)
+            make_run(tmp_path / f"logadj-{lr}-{seed}", "logadj", seed=seed, recipe={"lr": lr})
+            metrics = (tmp_path / f"logadj-{lr}-{seed}" / "metrics.jsonl").read_text()
+            (tmp_path / f"zero-{lr}-{seed}" / "metrics.jsonl").write_text(metrics)  # λ = 0 is the same training
+    first, second = ({g.method: g for g in data.groups} for data in datasets(find([tmp_path]).runs))
+    assert share_training(first["elm"], first["logadj"])
+    assert not share_training(first["ce"], first["logadj"])
+    assert not share_training(first["ce"], second["ce"])  # another learning rate: another training
 
 
 def test_the_typical_spread_counts_shared_training_once_and_leaves_out_the_wild(tmp_path):

@@ -3,9 +3,11 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
-from fake_runs import make_run
+from fake_runs import edit, make_run
+from longtail.data import load
 from longtail.report import gallery
 from longtail.report.grouping import datasets
 from longtail.runs.read import find
@@ -81,6 +83,22 @@ def test_the_map_of_embeddings_says_which_runs_it_leaves_out(tmp_path):
         summary["diagnostics"]["tsne"] = summaries[0]["diagnostics"]["tsne"]
         (run / "summary.json").write_text(json.dumps(summary))
     assert captions(read(tmp_path))[5].endswith("1 more configuration is in the tables only.")
+
+
+def test_inputs_of_two_features_are_drawn_where_they_are_still_those_of_the_runs(tmp_path):
+    rng = np.random.default_rng(0)
+    path = tmp_path / "flat.npz"
+    arrays = {f"X_{split}": rng.normal(size=(60, 2)) for split in ("train", "test")}
+    np.savez(path, **arrays, y_train=np.arange(60) % 3 % 2, y_test=np.arange(60) % 2)
+    made = load(path)
+    run = make_run(
+        tmp_path / "run", "ce", data=str(path), counts=tuple(made.counts.n.tolist()), dim=2,
+        fingerprint=made.fingerprint,
+    )  # fmt: skip
+    edit(run, "split.json", input={"kind": "features", "shape": [2]})
+    assert captions(read(run))[1].startswith("Figure 1. Training data and two-dimensional training embeddings")
+    edit(run, "split.json", fingerprint="other")
+    assert captions(read(run))[1].startswith("Figure 1. two-dimensional training embeddings")
 
 
 def test_runs_without_distances_are_nobody_s_twins(tmp_path):
