@@ -285,3 +285,22 @@ def test_weights_that_changed_are_refused_where_the_run_holds_only_its_head(desk
     with pytest.raises(InputError, match=r"is not the one that .* was trained with: digest \(\"0000"):
         restore(tmp_path / "head", trust_code=True)
     assert restore(tmp_path / "norms", trust_code=True).shape == (3, 16, 16)
+
+
+def test_a_network_of_onnx_predicts_and_cannot_become_part_of_another_file(desk):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3, stride=2), torch.nn.ReLU(), torch.nn.AvgPool2d(15))
+    shapes = ({0: torch.export.Dim("batch", min=1)},)
+    example = (torch.zeros(2, 3, 32, 32),)
+    flat = torch.nn.Sequential(network, torch.nn.Flatten()).eval()
+    torch.onnx.export(flat, example, desk / "tiny.onnx", dynamic_shapes=shapes, dynamo=True, verbose=False)
+    done = run(backbone="onnx:tiny.onnx", out="onnx", epochs=2)
+    expected = Predictions.load(done / "predictions.safetensors").test.logits.softmax(1)
+    got = torch.cat(list(restore(done).of_images(load("photos").test.inputs.paths)))
+    assert (got - expected).abs().mean() < 0.05
+    with pytest.raises(InputError, match=r"no network of torch.*longtail predict uses it"):
+        exporting.export(done, "onnx")
+    with pytest.raises(InputError, match=r"no weights that torch could train: use --train head"):
+        prepare(job(backbone="onnx:tiny.onnx", train="norms"))
