@@ -104,7 +104,7 @@ class Plan:
         traits: dict[str, bool | None] = {
             "long_tail": any(_depends_on_counts(t) for t in terms)
             or any(s.drawn_by != 1 for s in self.stages)
-            or any(p.kind == "tau-norm" for p in self.posthoc),
+            or self.normalises_head,
             "logit_loss": bool(logit),
             "logit_margin": any(_has_logit_margin(t) for t in logit) if logit else None,
             "embedding_loss": bool(embedding),
@@ -113,12 +113,17 @@ class Plan:
         return {**traits, **self.declared}
 
     @property
+    def normalises_head(self) -> bool:
+        """Whether a post-hoc step rescales the rows of the head, which then prefers no class."""
+        return any(step.kind == "tau-norm" for step in self.posthoc)
+
+    @property
     def needed_head(self) -> str | None:
         """The head that a model must have: the method's own, or a linear one where it works on that one's bias or norm;
         None leaves it to the model."""
-        of_the_head = self.head_bias is not None or any(p.kind == "tau-norm" for p in self.posthoc)
-        of_the_head |= any(s.trains == "scale" for s in self.stages)
-        return self.head if of_the_head or self.head != "linear" else None
+        scales = any(stage.trains == "scale" for stage in self.stages)
+        works_on_it = self.head_bias is not None or self.normalises_head or scales
+        return self.head if works_on_it or self.head != "linear" else None
 
     def begins_with(self, first: Plan, own_head: str = "linear") -> bool:
         """Whether its first stages are the whole of another plan, so that on the same data, with the same recipe and

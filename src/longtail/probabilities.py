@@ -44,7 +44,7 @@ def reading(plan: Plan, counts: ClassCounts) -> Reading:
     """
     stage = plan.stages[-1]
     log_prior = stage.drawn_by * counts.safe_n.double().log()
-    if any(p.kind == "tau-norm" for p in plan.posthoc):
+    if plan.normalises_head:
         log_prior = torch.zeros_like(log_prior)
     scale, sigmoid = 1.0, False
     for weight, term in stage.objective.weighted:

@@ -15,9 +15,9 @@ import typer
 
 from ..errors import InputError, RunError, one_of
 from ..runs.schema import GroupAccuracy, Summary
-from .embed import bar
 from .options import Knobs, Training, once, pairs, plain, takes_training
 from .search import Point, Range, ends, search
+from .streams import bar
 
 if TYPE_CHECKING:
     from ..engine.job import Job

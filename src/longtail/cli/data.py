@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import Options, plain_pairs
+from .streams import bar
 
 if TYPE_CHECKING:
     from ..data import Dataset
@@ -40,8 +40,8 @@ def register(app: typer.Typer) -> None:
         """Download CIFAR, verify and unpack it; say what to get for data behind a licence."""
         from ..data.fetch import fetch
 
-        with _Bar("bytes") as bar:
-            message = fetch(name, root, source=source, progress=bar.update)
+        with bar("downloading", "bytes") as progress:
+            message = fetch(name, root, source=source, progress=progress)
         typer.echo(message)
 
     @data_app.command("check")
@@ -54,8 +54,8 @@ def register(app: typer.Typer) -> None:
         from ..data.check import check
         from ..errors import InputError
 
-        with _Bar("files") as bar:
-            found = check(name, root, bar.update, **plain_pairs(option, "--option"))
+        with bar("checking", "files") as progress:
+            found = check(name, root, progress, **plain_pairs(option, "--option"))
         for sentence in found.bad:
             typer.echo(sentence, err=True)
         if found.bad:
@@ -76,27 +76,3 @@ def _describe(data: Dataset) -> None:
     typer.echo(f"fingerprint {data.fingerprint}")
     for note in data.notes:
         typer.echo(f"note: {note}")
-
-
-class _Bar:
-    """A progress bar on stderr, drawn only on a terminal and only once there is progress."""
-
-    def __init__(self, unit: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-        counter = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-        self._bar = Progress(BarColumn(), counter, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task("", visible=False, total=None)
-
-    def update(self, done: int, total: int | None) -> None:
-        self._bar.update(self._task, completed=done, total=total, visible=True)
-
-    def __enter__(self) -> _Bar:
-        if sys.stderr.isatty():
-            self._bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._bar.live.is_started:  # stopping one that never started prints an empty line
-            self._bar.stop()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from .options import Device, Options, Root, plain_pairs
-
-if TYPE_CHECKING:
-    from ..embed import Progress
+from .streams import bar
 
 Backbone = Annotated[
     str,
@@ -79,27 +74,3 @@ def embed(
         f"{out}: {total:,} × {network.embedding_size} features of {new.num_classes} classes by {backbone} "
         f"({network.preprocessing}), {how}"
     )
-
-
-@contextmanager
-def bar(what: str = "embedding") -> Iterator[Progress | None]:
-    """A bar with the time left on a terminal, a line every ten seconds elsewhere; both on stderr."""
-    if not sys.stderr.isatty():
-        start = last = time.perf_counter()
-
-        def line(done: int, total: int) -> None:
-            nonlocal last
-            if time.perf_counter() - last > 10:
-                last = time.perf_counter()
-                left = (last - start) * (total - done) / done
-                typer.echo(f"{what}: {done:,} of {total:,} images, {left:.0f} s left", err=True)
-
-        yield line
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(what, total=None, visible=False)
-        yield lambda done, total: shown.update(task, completed=done, total=total, visible=True)

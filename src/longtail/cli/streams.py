@@ -1,10 +1,12 @@
-"""Standard output and error as they come: full, closed, cut short by `head`, or with no letters beyond ASCII."""
+"""Standard output and error as they come: full, closed, cut short by `head`, or with no letters beyond ASCII; and the
+bar that shows progress there."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
@@ -105,3 +107,42 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+@contextmanager
+def bar(what: str = "embedding", unit: str = "images") -> Iterator[Callable[[int, int | None], None]]:
+    """A function to be told how much is done, and of how much: a bar with the time left on a terminal, a line every ten
+    seconds elsewhere; both on stderr, and nothing at all before it is told."""
+    if not sys.stderr.isatty():
+        start = last = time.perf_counter()
+
+        def line(done: int, total: int | None) -> None:
+            nonlocal last
+            if time.perf_counter() - last > 10:
+                last = time.perf_counter()
+                rest = (
+                    f" of {total:,} {unit}, {(last - start) * (total - done) / done:.0f} s left"
+                    if total
+                    else f" {unit}"
+                )
+                print(f"{what}: {done:,}{rest}", file=sys.stderr)
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    counter = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = TextColumn(what), BarColumn(), counter, TimeRemainingColumn()
+    shown = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = shown.add_task(what, total=None)
+
+    def update(done: int, total: int | None) -> None:
+        shown.start()
+        shown.update(task, completed=done, total=total)
+
+    try:
+        yield update
+    finally:
+        if shown.live.is_started:  # stopping one that never started prints an empty line
+            shown.stop()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .compare import GROUPS, compare, sweep
-from .embed import bar
 from .options import Knobs, Training, pairs, takes_training
+from .streams import bar
 
 if TYPE_CHECKING:
     from ..engine.job import Job

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import models, posthoc
+from ..counts import ClassCounts
 from ..data import Dataset, Split
 from ..evaluate.predictions import Part, Predictions
 from ..margins import PerClass
@@ -63,24 +64,29 @@ def split_facts(data: Dataset) -> dict[str, Any]:
     }
 
 
-def predict(model: nn.Module, data: Dataset, device: torch.device, workers: int = 0, scale: float = 1.0) -> Predictions:
-    """Logits, embeddings and labels of all splits, and the head; of too large a training split nothing.
+def predict(
+    model: nn.Module,
+    splits: Mapping[str, Split | None],
+    device: torch.device,
+    workers: int = 0,
+    scale: float = 1.0,
+    counts: ClassCounts | None = None,
+) -> Predictions:
+    """Logits, embeddings and labels of those of train, val and test that there are, and the head.
 
     ``scale`` is what the loss multiplied logits with: LDAM's cosines are logits only times its s.
     """
-
-    def part(split: Split) -> Part:
-        logits, embeddings = outputs(model, split, device, workers)
-        return Part(logits if scale == 1 else logits * scale, split.labels, embeddings)
-
+    parts = {}
+    for name, split in splits.items():
+        if split is not None:
+            logits, embeddings = outputs(model, split, device, workers)
+            parts[name] = Part(logits if scale == 1 else logits * scale, split.labels, embeddings)
     head: Any = model.head
     return Predictions(
-        train=None if too_many_logits(data) else part(data.train),
-        val=None if data.val is None else part(data.val),
-        test=part(data.test),
+        **parts,
         head_weight=head.weight.detach().cpu(),
         head_bias=None if head.bias is None else head.bias.detach().cpu(),
-        counts=data.counts,
+        counts=counts,
     )
 
 
@@ -123,7 +129,8 @@ def finish(run: RunFolder, ready: Prepared) -> list[str]:
     """Write predictions, model and, last, the summary: after it the run is finished. Returns its ``concerns``."""
     model, plan, data, workers = ready.model, ready.plan, ready.data, ready.job.workers
     scale = reading(plan, data.counts).scale
-    predictions, steps = after(model, plan, predict(model, data, ready.device, workers, scale))
+    splits = {"train": None if too_many_logits(data) else data.train, "val": data.val, "test": data.test}
+    predictions, steps = after(model, plan, predict(model, splits, ready.device, workers, scale, data.counts))
     tensors = predictions.to_tensors()
     if predictions.train is None:
         brief = margins_of(model, data.train, ready.device, workers)

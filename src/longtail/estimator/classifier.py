@@ -18,11 +18,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from .. import methods, posthoc
+from .. import methods, models, posthoc
 from ..counts import ClassCounts
 from ..data.dataset import Split
 from ..engine import recipe as recipes
-from ..engine.finish import after
+from ..engine.finish import after, predict
 from ..engine.process import Interrupted, pick_device
 from ..engine.train import Saving
 from ..engine.train import fit as train_network
@@ -31,7 +31,7 @@ from ..evaluate import accuracy
 from ..models import Standardise
 from ..plan import Plan
 from ..probabilities import reading
-from . import inputs, linear, network
+from . import inputs, linear
 from .display import Display
 from .stopping import EarlyStopping
 
@@ -232,7 +232,9 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         # The seed of the caller's program is none of ours.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = network.build(plan, x.shape[1], len(self.classes_), hidden)
+            # What the recipe for features has, or with no hidden layers a linear model
+            head = plan.needed_head if hidden else plan.head
+            module = models.build("mlp-features", len(self.classes_), (x.shape[1],), head, hidden=hidden)
         self._neighbours: tuple[Tensor, Tensor, int] | None = None
         if self._sparse:
             layer = Standardise.fitted_to_sparse(x, np.ones(len(labels)) if weights is None else weights.numpy())
@@ -242,8 +244,8 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
             if not hidden and linear.suits(plan) and not plan.posthoc and not self.early_stopping:
                 self._train_linear(module, plan, inputs.scaled(layer, x), labels, weights, display)
             else:
-                train = network.split(layer, x, labels)
-                val = None if held is None else network.split(layer, held[0], held[1])
+                train = inputs.split(layer, x, labels)
+                val = None if held is None else inputs.split(layer, held[0], held[1])
                 self._train_network(module, plan, train, val, weights, seed, display)
         self.reading_ = reading(plan, self.counts_)
         self._layer = module.inputs = layer
@@ -291,7 +293,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         self.history_ = watch.rows
         module.cpu()
         if plan.posthoc:
-            predictions = network.predictions(module, train, val)
+            predictions = predict(module, {"train": train, "val": val}, torch.device("cpu"))
             for step in after(module, plan, predictions)[1]:
                 if step["kind"] == "knn":
                     assert predictions.train is not None

@@ -13,6 +13,7 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from ..counts import ClassCounts
+from ..data.dataset import Split
 from ..errors import InputError, real
 from ..models import Standardise
 
@@ -87,6 +88,12 @@ def scaled(layer: Standardise, x: Any) -> Any:
     if sparse.issparse(x):
         return (x.astype(np.float64) @ sparse.diags_array(layer.factor.numpy())).tocsr()
     return layer(torch.from_numpy(x).double()).numpy()
+
+
+def split(layer: Standardise, x: Any, labels: Tensor) -> Split:
+    """Features and labels as the engine takes them."""
+    dense = torch.cat(list(dense_blocks(x)))
+    return Split(layer(dense).float(), labels, torch.arange(len(labels)))
 
 
 def dense_blocks(x: Any) -> Iterator[Tensor]:
