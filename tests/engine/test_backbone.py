@@ -11,10 +11,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from sklearn.datasets import load_sample_images
-from typer.testing import CliRunner
 
 from longtail import export as exporting
-from longtail.cli import app
 from longtail.data import load
 from longtail.engine import backbone as backbones
 from longtail.engine.job import Job, execute, prepare
@@ -264,12 +262,12 @@ def test_the_file_says_what_it_takes_and_does(desk, head):
     assert (inside["size"], inside["short"], inside["resample"], len(inside["mean"])) == (16, 18, "bicubic", 3)
 
 
-def test_what_a_network_prints_is_no_row(desk, head):
-    done = CliRunner().invoke(app, ["predict", str(head), "new", "--format", "csv", "--trust-code"])
-    rows = list(csv.reader(io.StringIO(done.stdout)))
+def test_what_a_network_prints_is_no_row(desk, head, longtail):
+    _, out, err = longtail("predict", head, "new", "--format", "csv", "--trust-code")
+    rows = list(csv.reader(io.StringIO(out)))
     assert rows[0] == ["path", "class", "probability"]
     assert [row[0] for row in rows[1:]] == [str(f.relative_to(desk)) for f in files(desk)]
-    assert "a factory that talks" in done.stderr
+    assert "a factory that talks" in err
 
 
 def test_weights_that_changed_are_refused_where_the_run_holds_only_its_head(desk, head, norms, tmp_path):

@@ -28,6 +28,8 @@ def sample_weights(given: Any, x: Any) -> Array | None:
     if given is None:
         return None
     weights: Array = _check_sample_weight(given, x, dtype=np.float64, ensure_non_negative=True)
+    if not weights.any():  # which older versions of scikit-learn let pass
+        raise InputError("sample_weight must have at least one non-zero number")
     return weights
 
 
