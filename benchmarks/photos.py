@@ -181,7 +181,7 @@ def _spread(values: list[float]) -> str:
     return f"{statistics.fmean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def speed(folder: Path, batch: int = 16) -> None:
+def speed(folder: Path, batch: int = 4) -> None:
     """Images a second of ``embed`` with an empty cache, beside bare loops over pixels in memory of the backbone as it
     comes and with its batch norms folded, as ``embed`` has it, and the memory that one and four times as many images
     take."""

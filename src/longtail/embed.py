@@ -91,7 +91,7 @@ def embed(
     *,
     views: int = 0,
     flip: bool = True,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     workers: int | None = None,
     precision: Precision = "fp32",
     device: str | torch.device = "cpu",
@@ -103,6 +103,8 @@ def embed(
     Args:
         views: random crops (half of the area or more, sides 3:4 to 4:3) of each training image besides itself.
         flip: whether views are mirrored with probability ½; not for signs and text.
+        batch_size: images at a time; by default 64, and 4 on a processor, where the outputs of layers are then small
+            enough to be reused memory (16 take twice the time).
         workers: processes that decode; by default one for every two processors, none for a few hundred images.
         progress: called with the number of images done and that of all.
     """
@@ -113,7 +115,8 @@ def embed(
     images = Images(data, backbone.preprocessing)
     key = {"format": 1, "images": images.digest(), "backbone": backbone.identity(), "precision": precision}
     folder = Path(cache or cache_folder()) / "embeddings" / _digest(json.dumps(key, sort_keys=True).encode())[:32]
-    run = _Run(backbone, batch_size, workers, precision, torch.device(device))
+    device = torch.device(device)
+    run = _Run(backbone, batch_size or (4 if device.type == "cpu" else 64), workers, precision, device)
     passes = [_Pass(folder, images, np.arange(len(images)), "all")]
     train = images.places["train"]
     name = "" if flip else "-unflipped"
@@ -301,7 +304,7 @@ class _Run:
         workers = self.workers
         if workers is None:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            workers = min(cores // 2, 8) if len(batches) > 8 else 0
+            workers = min(cores // 2, 8) if sum(map(len, batches)) > 128 else 0
         if workers == 0:
             return map(images.__getitem__, batches)
         from torch.utils.data import DataLoader

@@ -31,7 +31,9 @@ def embed(
         int, typer.Option("--views", min=0, max=1000, help="Cropped copies of each training image besides.")
     ] = 0,
     flip: Annotated[bool, typer.Option(help="Mirror every other copy; not for signs and text.")] = True,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Images at a time.")] = 16,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="Images at a time: 4 on a processor, 64 elsewhere.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=0, max=1024, help="Processes that decode images.")
     ] = None,
