@@ -181,14 +181,15 @@ def _spread(values: list[float]) -> str:
     return f"{statistics.fmean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def speed(folder: Path, batch: int = 4) -> None:
-    """Images a second of ``embed`` with an empty cache, beside bare loops over pixels in memory of the backbone as it
-    comes and with its batch norms folded, as ``embed`` has it, and the memory that one and four times as many images
-    take."""
+def speed(folder: Path, batch: int = 4, parts: int = 8) -> None:
+    """Images a second of ``embed`` with an empty cache, beside a bare loop of the same network over pixels in memory.
+
+    Both take turns over eighths of the images, since a machine's own speed changes; the ratio is the median over turns.
+    Then all images at once, and the memory that one eighth and all of them took.
+    """
     data, network = load(folder), pretrained.load(BACKBONE)
     pixels = torch.randint(0, 256, (batch, 3, 224, 224), dtype=torch.uint8)
     quick = folded(network.network, network.preprocessing.normalise(pixels[:2]))
-    quarter = replace(data, **{k: _quarter(split) for k, split in _splits(data).items()})
 
     def bare(model: torch.nn.Module, number: int) -> float:
         start = time.perf_counter()
@@ -197,26 +198,40 @@ def speed(folder: Path, batch: int = 4) -> None:
                 model(network.preprocessing.normalise(pixels).to(memory_format=torch.channels_last))
         return number // batch * batch / (time.perf_counter() - start)
 
-    for some in (quarter, data):
-        number = sum(map(len, _splits(some).values()))
-        before = bare(quick, number)
+    def ours(some: Dataset) -> float:
         with tempfile.TemporaryDirectory() as cache:
             start = time.perf_counter()
             embed(some, network, batch_size=batch, cache=cache)
-            ours = number / (time.perf_counter() - start)
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(
-            f"{number} images: embed {ours:.1f} images/s; bare loop, folded {before:.1f} before and "
-            f"{bare(quick, number):.1f} after, as it comes {bare(network, number):.1f}; {most:.0f} MB at most"
-        )
+            return _images(some) / (time.perf_counter() - start)
+
+    turns = []
+    for k in range(parts):
+        part = replace(data, **{name: s.take(torch.arange(k, len(s), parts)) for name, s in _splits(data).items()})
+        turns.append((ours(part), bare(quick, _images(part)), bare(network, _images(part))))
+        if k == 0:
+            least = _megabytes()
+    for name, place in (("folded, as embed has it", 1), ("as it comes", 2)):
+        ratio = statistics.median(turn[0] / turn[place] for turn in turns)
+        rates = f"{_rates(turns, 0)} beside {_rates(turns, place)}"
+        print(f"embed beside a bare loop, {name}: {ratio:.2f} (images/s: {rates})")
+    print(f"all {_images(data)} images: {ours(data):.1f} images/s")
+    print(f"memory at most: {least} MB for {_images(part)} images, {_megabytes()} MB for all")
+
+
+def _rates(turns: list[tuple[float, float, float]], place: int) -> str:
+    return ", ".join(f"{turn[place]:.0f}" for turn in turns)
+
+
+def _megabytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def _images(data: Dataset) -> int:
+    return sum(map(len, _splits(data).values()))
 
 
 def _splits(data: Dataset) -> dict[str, Split]:
     return {k: split for k in ("train", "val", "test") if (split := getattr(data, k)) is not None}
-
-
-def _quarter(split: Split) -> Split:
-    return split.take(torch.arange(0, len(split), 4))
 
 
 def main() -> None:
