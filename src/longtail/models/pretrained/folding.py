@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from typing import Any
 
 import torch
@@ -56,6 +57,5 @@ def _pairs(network: nn.Module, images: Tensor) -> list[tuple[str, str]]:
     finally:
         for hook in hooks:
             hook.remove()
-    once = {name for _, name in outputs if sum(other == name for _, other in outputs) == 1}
-    once |= {name for _, name in inputs if sum(other == name for _, other in inputs) == 1}
-    return [(c, n) for x, n in inputs for y, c in outputs if x is y and c in once and n in once]
+    calls = Counter(name for _, name in (*outputs, *inputs))
+    return [(c, n) for x, n in inputs for y, c in outputs if x is y and calls[c] == calls[n] == 1]
