@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 
 from .losses.base import Objective, Term
-from .losses.logit import WithMargin
 
 TRAITS = ("long_tail", "logit_loss", "logit_margin", "embedding_loss", "embedding_margin")
 
@@ -166,7 +165,7 @@ def _depends_on_counts(term: Term) -> bool:
 
 
 def _has_logit_margin(term: Term) -> bool:
-    return isinstance(term, WithMargin) and (term.has_other or term.has_own)
+    return term.has("other") or term.has("own")
 
 
 def _has_embedding_margin(term: Term) -> bool:

@@ -86,3 +86,15 @@ def test_a_term_without_soft_labels_sees_the_unmixed() -> None:
     objective = Objective((1.0, SigmoidFocal(COUNTS)))
     expected = objective(logits[~mixed], labels[~mixed])
     assert torch.allclose(objective(logits, soft), expected, rtol=1e-12)
+
+
+def test_weights_of_samples_count_for_mixed_ones_too() -> None:
+    logits, embeddings, labels, soft, mixed = batch()
+    ids, objective = torch.arange(12), ELM(COUNTS, lam=0.3)
+    objective.sample_weight = torch.linspace(0.5, 2.0, 12)
+    _, parts = objective((logits, embeddings), soft, ids, return_parts=True)
+    weight = objective.sample_weight.double()
+    logit = -(soft * (logits + COUNTS.prior.log()).log_softmax(1)).sum(1)
+    assert float(parts["logit"]) == pytest.approx((weight * logit.detach()).mean().item(), rel=1e-10)
+    pull = Pull(COUNTS)(embeddings[~mixed], labels[~mixed]).detach()
+    assert float(parts["pull"]) == pytest.approx((weight[~mixed] * pull).mean().item(), rel=1e-10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,7 @@ from ..margins import PerClass
 from ..numeric import check_range, compute_dtype
 from . import inputs
 from .inputs import Features, Gathered, Keys, Outputs, full_precision, widened
-
-if TYPE_CHECKING:
-    from .memory import ClassMemory
+from .memory import ClassMemory
 
 __all__ = ["Features", "Keys", "Objective", "Outputs", "Term"]
 
@@ -77,6 +75,10 @@ class Term(nn.Module):
         """The per-class vectors by name, float64 (C,) each on the CPU: what the term depends on the counts through."""
         return MappingProxyType(self._vectors)
 
+    def has(self, name: str) -> bool:
+        """Whether there is a per-class vector ``name``."""
+        return name in self._vectors
+
     def vector(self, name: str, like: Tensor) -> Tensor:
         """The per-class vector ``name`` on the device and in the dtype of ``like``."""
         key = (name, like.device, like.dtype)
@@ -100,16 +102,16 @@ class Term(nn.Module):
     ) -> Tensor:
         """The values (B,). ``keys`` replace the batch as positives and negatives; ``extra`` (a memory's) join it."""
         out = self._checked(outputs, labels, keys, ids)
-        labels = labels if labels.is_floating_point() else labels.long()  # uint8 would index as a mask
+        labels = inputs.indices(labels)
         if keys is not None:
-            assert out.embeddings is not None
             keys = Features(keys.embeddings.to(out.embeddings.dtype), keys.labels.long(), keys.ids)
-        if extra is not None and out.embeddings is not None and extra.embeddings.shape[1] != out.embeddings.shape[1]:
-            sizes = f"{extra.embeddings.shape[1]}, got some of size {out.embeddings.shape[1]}"
-            raise InputError(f"the memory holds embeddings of size {sizes}")
+        if extra is not None:
+            if ids is None or extra.ids is None:
+                raise InputError("keys beside the batch are told from its samples by ids, and there are none: pass ids")
+            inputs.check_size(out.embeddings, extra.embeddings)
         with full_precision(labels.device.type):
             if labels.numel() == 0:
-                values = labels.new_zeros(0, dtype=(out.logits if out.logits is not None else out.embeddings).dtype)  # type: ignore[union-attr]
+                values = labels.new_zeros(0, dtype=(out.logits if out.logits is not None else out.embeddings).dtype)
             elif extra is None:
                 values = self.values(out, labels, keys, ids)
             else:
@@ -127,16 +129,7 @@ class Term(nn.Module):
 
     def values_with_extra(self, out: Outputs, labels: Tensor, extra: Keys, ids: Tensor | None) -> Tensor:
         """As ``values`` with the batch and ``extra`` together as keys."""
-        assert out.embeddings is not None
-        key_ids = extra.ids
-        if ids is None or key_ids is None:
-            ids, key_ids = torch.arange(len(labels), device=labels.device), torch.full_like(extra.labels, -1)
-        keys = Features(
-            torch.cat([out.embeddings, extra.picked().to(out.embeddings.dtype)]),
-            torch.cat([labels, extra.labels]),
-            torch.cat([ids, key_ids]),
-        )
-        return self.values(out, labels, keys, ids)
+        return self.values(out, labels, extra.after(Features(out.embeddings, labels, ids)), ids)
 
     def alive(self, labels: Tensor, keys: Features | Keys | None = None, ids: Tensor | None = None) -> Tensor | None:
         """Which anchors have a positive, (B,) bool; None for a term that does without."""
@@ -186,12 +179,11 @@ class Term(nn.Module):
             self._check_keys(keys, used["embeddings"])
         return Outputs(**used)
 
-    def _check_keys(self, keys: Features, embeddings: Tensor | None) -> None:
+    def _check_keys(self, keys: Features, embeddings: Any) -> None:
         if not self.takes_keys:
             raise InputError(f"{type(self).__name__} takes no keys: its samples are the batch")
         if not isinstance(keys, Features):
             raise InputError(f"keys must be Features(embeddings, labels[, ids]), got {type(keys).__name__}")
-        assert embeddings is not None
         x = keys.embeddings
         inputs.check_floats("keys", x, f"(M, {embeddings.shape[1]})", embeddings.shape[1])
         self.check_labels(keys.labels, "the keys' labels")
@@ -253,7 +245,7 @@ class Objective(nn.Module):
         self.distributed = distributed
         self.bound = None if bound is None else real("bound", bound, at_least=0)
         if memory is not None:
-            if not hasattr(memory, "recall"):
+            if not isinstance(memory, ClassMemory):
                 raise InputError(f"memory must be a ClassMemory such as ClassMemory(counts), got {memory!r}")
             if not any(term.takes_keys for _, term in weighted):
                 raise InputError("a memory serves terms that take keys (Pull, SupCon, …), and this objective has none")
@@ -344,8 +336,8 @@ class Objective(nn.Module):
             values: Tensor = term(outputs, labels, ids=ids, extra=remembered)
         else:
             values = batch.gather(term(batch.outputs, batch.labels, ids=batch.ids))
-            labels, ids = batch.all_labels, batch.ids if self.sample_weight is None else batch.everywhere(())[2]
-        return values, labels, self._counting(ids, values)
+            labels, ids = batch.all_labels, None if self.sample_weight is None else batch.all_ids
+        return values, inputs.indices(labels), self._counting(ids, values)
 
     def _counting(self, ids: Tensor | None, like: Tensor) -> Tensor | float:
         if self.sample_weight is None:
@@ -357,10 +349,10 @@ class Objective(nn.Module):
     @torch.no_grad()
     def _growth(self, term: Term, batch: Gathered) -> Tensor | None:
         """The mean of ``term.growth`` over the samples of all ranks."""
-        logits = batch.outputs[0] if isinstance(batch.outputs, tuple) else None
+        logits = batch.outputs[0]
         if logits is None or not len(batch.labels):
             return None
-        found = term.growth(Outputs(logits.detach().to(compute_dtype(logits))), batch.labels)
+        found = term.growth(Outputs(logits.detach().to(compute_dtype(logits))), inputs.indices(batch.labels))
         return None if found is None else batch.gather(found * self._counting(batch.ids, found)).mean()
 
     def _remembers(self) -> bool:
@@ -370,19 +362,14 @@ class Objective(nn.Module):
         assert self.memory is not None
         _, labels, ids = batch.everywhere(())
         self.weighted[0][1].check_labels(labels)
-        keys: Keys | None = self.memory.recall(labels.long(), ids)
-        return keys
+        return self.memory.recall(labels.long(), ids)
 
     def _remember(self, batch: Gathered, key_embeddings: Tensor | None) -> None:
         assert self.memory is not None
-        outputs, labels, ids = batch.everywhere(("embeddings",))
-        embeddings = outputs[1]
         if key_embeddings is not None:
-            embeddings = batch.gather(key_embeddings.detach())
-            if batch.soft:
-                embeddings = embeddings[batch.definite(batch.all_labels)]
-        assert embeddings is not None
-        self.memory.push(embeddings, labels, ids)
+            batch = Gathered((None, key_embeddings.detach()), batch.labels, batch.ids, self.distributed)
+        outputs, labels, ids = batch.everywhere(("embeddings",))
+        self.memory.push(outputs[1], labels, ids)
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:

@@ -20,7 +20,7 @@ class _Similarity(Term):
 
     takes_keys = True
 
-    def __init__(self, counts: ClassCounts | Any, normalise: bool, temperature: float = 1.0) -> None:
+    def __init__(self, counts: ClassCounts | Any, *, normalise: bool = False, temperature: float = 1.0) -> None:
         super().__init__(counts)
         self.normalise = self.any_size = bool(normalise)
         self.temperature = real("temperature", temperature, above=0)
@@ -69,34 +69,22 @@ class InfoNCE(_Similarity):
 
     name = "infonce"
 
-    def __init__(self, counts: ClassCounts | Any, *, normalise: bool = False, temperature: float = 1.0) -> None:
-        super().__init__(counts, normalise, temperature)
-
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
-        x = out.embeddings
-        assert x is not None
         if ids is None or (keys is not None and keys.ids is None):
             whose = "the batch" if ids is None else "the keys"
             raise InputError(f"InfoNCE finds a sample's second view by its id, but {whose} came without ids: pass ids")
-        if keys is None:
-            return self._against(x, ids, Features(x, labels, ids), with_batch=True)
-        return self._against(x, ids, keys, with_batch=False)
+        batch = Features(out.embeddings, labels, ids)
+        return self._against(out.embeddings, ids, batch if keys is None else keys, own_batch=keys is None)
 
-    def values_with_extra(self, out: Outputs, labels: Tensor, extra: Keys, ids: Tensor | None) -> Tensor:
-        x = out.embeddings
-        assert x is not None
-        if ids is None or extra.ids is None:
-            raise InputError("InfoNCE finds a sample's second view by its id, but the batch or the memory has no ids")
-        everything = Features(
-            torch.cat([x, extra.picked().to(x.dtype)]), torch.cat([labels, extra.labels]), torch.cat([ids, extra.ids])
-        )
-        return self._against(x, ids, everything, with_batch=True)
+    def values_with_extra(self, out: Outputs, labels: Tensor, extra: Keys, ids: Tensor | Any) -> Tensor:
+        keys = extra.after(Features(out.embeddings, labels, ids))
+        return self._against(out.embeddings, ids, keys, own_batch=True)
 
-    def _against(self, x: Tensor, ids: Tensor, keys: Features, with_batch: bool) -> Tensor:
-        """``with_batch``: the first keys are the batch itself, so the anchor's own row is not another view of it."""
+    def _against(self, x: Tensor, ids: Tensor, keys: Features, own_batch: bool) -> Tensor:
+        """``own_batch``: the first keys are the batch itself, so the anchor's own row is not another view of it."""
         assert keys.ids is not None
         same_id = positives = ids[:, None] == keys.ids[None, :]
-        if with_batch:
+        if own_batch:
             positives = same_id & ~torch.eye(*same_id.shape, dtype=torch.bool, device=ids.device)
         return _contrast(self.similarities(x, keys.embeddings), positives, ~same_id)
 
@@ -126,14 +114,9 @@ class SupCon(_Similarity):
 
     name = "supcon"
 
-    def __init__(self, counts: ClassCounts | Any, *, normalise: bool = False, temperature: float = 1.0) -> None:
-        super().__init__(counts, normalise, temperature)
-
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
-        x = out.embeddings
-        assert x is not None
-        pairs = pair(x, labels, keys, ids)
-        return _contrast(self.similarities(x, pairs.keys), pairs.positives, pairs.negatives)
+        pairs = pair(out.embeddings, labels, keys, ids)
+        return _contrast(self.similarities(out.embeddings, pairs.keys), pairs.positives, pairs.negatives)
 
 
 class Triplet(_Similarity):
@@ -164,18 +147,16 @@ class Triplet(_Similarity):
     name = "triplet"
 
     def __init__(self, counts: ClassCounts | Any, *, gamma: float = 1.0, normalise: bool = False) -> None:
-        super().__init__(counts, normalise)
+        super().__init__(counts, normalise=normalise)
         self.gamma = real("gamma", gamma, at_least=0)
 
     def extra_repr(self) -> str:
         return f"gamma={self.gamma}, normalise={self.normalise}"
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
-        x = out.embeddings
-        assert x is not None
-        pairs = pair(x, labels, keys, ids)
+        pairs = pair(out.embeddings, labels, keys, ids)
         positives, negatives = pairs.positives, pairs.negatives
-        s = self.similarities(x, pairs.keys)
+        s = self.similarities(out.embeddings, pairs.keys)
         with torch.no_grad():
             # Both counts come from the same comparison s⁻ > s⁺ − γ, so rounding cannot make them disagree.
             needed = s - self.gamma

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from ..errors import InputError, real
 from ..margins import PerClass, Power
 from ..numeric import class_means, unit_rows
 from .base import Features, Outputs, Term
+from .inputs import FixedDtype
 from .pairs import log1p_sum_exp, near_origin, pair, squared_distances
 
 
@@ -49,7 +49,6 @@ class Center(Term):
     name = "center"
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
-        assert out.embeddings is not None
         (x,) = near_origin(out.embeddings)
         means, _, row = _present_means(x, labels)
         return (x - means[row]).square().sum(1)
@@ -86,7 +85,6 @@ class Range(Term):
         return f"gamma={self.gamma}"
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
-        assert out.embeddings is not None
         (x,) = near_origin(out.embeddings)
         means, used, _ = _present_means(x, labels)
         with torch.no_grad():
@@ -119,7 +117,6 @@ class Spreadout(Term):
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
         x = out.embeddings
-        assert x is not None
         u = unit_rows(x)
         apart = ~torch.eye(len(x), dtype=torch.bool, device=x.device)
         cosines = torch.where(apart, u @ u.T, 0.0)
@@ -128,7 +125,7 @@ class Spreadout(Term):
         return (first.square() + F.relu(second - 1 / max(x.shape[1], 1))).expand(len(x))
 
 
-class DroLt(Term):
+class DroLt(FixedDtype, Term):
     """Distributionally robust contrast with class means:
 
     ``log Σ_{x'} exp(−‖Φ(x') − μ_y‖² + ‖Φ(x) − μ_y‖² + ε_y·1(y' ≠ y))``
@@ -191,8 +188,6 @@ class DroLt(Term):
         self.centroids = centroids
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
-        assert out.embeddings is not None
-        labels = labels.long()
         frozen = self.centroids
         pairs = pair(out.embeddings, labels, keys, ids)
         if frozen is None:
@@ -207,14 +202,6 @@ class DroLt(Term):
         scores = scores + torch.where(pairs.same, 0.0, self.vector("epsilon", x)[labels][:, None])
         # The anchor's own summand is exp(0) = 1.
         return log1p_sum_exp(scores, ~pairs.itself)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DroLt:
-        kept = self.centroids
-        super()._apply(fn, recurse)
-        # .half() and .double() leave per-class values alone; only the device follows.
-        if kept is not None and self.centroids is not None and self.centroids.dtype != kept.dtype:
-            self.centroids = kept.to(self.centroids.device)
-        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # A term that has no centroids yet takes those of the state.

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import InputError
 from ..numeric import compute_dtype, transformed
 
 
 class Outputs(NamedTuple):
-    """What a network says of a batch: logits (B, C) and the embeddings (B, K) that the last layer saw."""
+    """What a network says of a batch: logits (B, C) and the embeddings (B, K) that the last layer saw, None for what
+    there is not. A term's ``values`` may rely on what the term says that it needs."""
 
-    logits: Tensor | None
-    embeddings: Tensor | None = None
+    logits: Tensor | Any
+    embeddings: Tensor | Any = None
 
 
 class Features(NamedTuple):
@@ -44,6 +45,11 @@ class Keys(NamedTuple):
     def picked(self) -> Tensor:
         """The embeddings of the keys alone, (M, K)."""
         return self.embeddings if self.rows is None else self.embeddings.index_select(0, self.rows)
+
+    def after(self, batch: Features) -> Features:
+        """One set of keys, the batch's samples first; all of them have ids."""
+        mine = self.picked().to(batch.embeddings.dtype), self.labels, self.ids
+        return Features(*(torch.cat([its, more]) for its, more in zip(batch, mine)))  # type: ignore[list-item]
 
 
 def check_ids(what: str, ids: object, shape: torch.Size) -> None:
@@ -91,12 +97,36 @@ def check_labels(what: str, labels: Tensor, num_classes: int, soft: bool, ignore
                 raise InputError(f"label {int(labels[outside][0])} in {what} is outside [0, {c})")
 
 
+def indices(labels: Tensor) -> Tensor:
+    """Labels that index: uint8 would be taken for a mask. Soft labels stay as they are."""
+    return labels if labels.is_floating_point() else labels.long()
+
+
 def check_device(what: str, x: Tensor, like: Tensor) -> None:
     """What is computed with one another is on one device, and has values."""
     if "meta" in (x.device.type, like.device.type):
         raise InputError(f"{what} or labels are meta tensors, which have no values to compute a loss of")
     if x.device != like.device:
         raise InputError(f"{what} are on {x.device}, but the batch is on {like.device}: move them to one device")
+
+
+def check_size(embeddings: Tensor, remembered: Tensor) -> None:
+    """Embeddings beside those of a memory have their size."""
+    if (given := embeddings.shape[1]) != (size := remembered.shape[1]):
+        raise InputError(f"the memory holds embeddings of size {size}, got some of size {given}")
+
+
+class FixedDtype(nn.Module):
+    """Buffers that ``.half()`` and ``.double()`` leave alone, as they do per-class values: only the device follows."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, kept in before.items():
+            moved = self._buffers[name]
+            if kept is not None and moved is not None and moved.dtype != kept.dtype:
+                self._buffers[name] = kept.to(moved.device)
+        return self
 
 
 class _Widened(torch.autograd.Function):
@@ -151,75 +181,59 @@ class _Gather(torch.autograd.Function):
         return own
 
 
-def gather(x: Tensor) -> Tensor:
-    """The rows of all ranks, in rank order; each rank must hold the same number of rows.
-
-    The gradient that comes back is scaled by the number of ranks, since ``DistributedDataParallel`` averages.
-    """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return x
-    gathered: Tensor = _Gather.apply(x) if x.requires_grad else _Gather.forward(_NoContext(), x)
-    return gathered
-
-
-class _NoContext:
-    rows: tuple[int, int, int]
-
-
 class Gathered:
-    """A batch, and on demand the same batch of all ranks; without distribution the two are one."""
+    """A batch, and on demand the same batch of all ranks; without distribution the two are one.
+
+    Ranks stand in their order and must hold the same number of rows each. The gradient that comes back from what was
+    gathered is scaled by the number of ranks, since ``DistributedDataParallel`` averages.
+    """
 
     def __init__(self, outputs: Any, labels: Tensor, ids: Tensor | None, distributed: bool) -> None:
-        self.outputs, self.labels, self.ids, self.distributed = outputs, labels, ids, distributed
-        self._cache: dict[str, Tensor] = {}
+        self.outputs, self.labels, self.ids = outputs, labels, ids
+        ranks = dist.get_world_size() if distributed and dist.is_available() and dist.is_initialized() else 1
+        self.distributed = ranks > 1
         self.soft = isinstance(labels, Tensor) and labels.is_floating_point() and labels.ndim == 2
+        self._outputs: dict[str, Tensor | None] = {}
 
-    def gather(self, x: Tensor) -> Tensor:
-        return gather(x) if self.distributed else x
+    def gather(self, x: Any) -> Any:
+        """The rows of all ranks; None stays None."""
+        return _Gather.apply(x) if self.distributed and x is not None else x
+
+    @cached_property
+    def all_labels(self) -> Tensor:
+        labels: Tensor = self.gather(self.labels)
+        return labels
+
+    @cached_property
+    def all_ids(self) -> Tensor | None:
+        ids: Tensor | None = self.gather(self.ids)
+        return ids
+
+    @cached_property
+    def _definite(self) -> Tensor:
+        """Where soft labels name one class: the rows of all ranks."""
+        return (self.all_labels.amax(1) == 1).nonzero().flatten()
 
     def own_rows(self, x: Tensor) -> Tensor:
-        """This rank's rows of what was computed for all of them."""
+        """This rank's rows of what was computed for ``everywhere``; 0 for samples that had no part in it."""
+        if self.soft:
+            x = x.new_zeros(len(self.all_labels)).index_copy(0, self._definite, x)
         rows = len(self.labels)
-        if self.soft:  # samples without a class of their own had no part in it
-            every = x.new_zeros(len(self.all_labels))
-            every[self.definite(self.all_labels)] = x
-            x = every
         return x if len(x) == rows else x[dist.get_rank() * rows :][:rows]
-
-    @staticmethod
-    def definite(soft: Tensor) -> Tensor:
-        """Which rows of soft labels name one class, (B,) bool."""
-        return soft.amax(1) == 1
-
-    def _once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        if name not in self._cache:
-            self._cache[name] = self.gather(make())
-        return self._cache[name]
-
-    @property
-    def all_labels(self) -> Tensor:
-        return self._once("labels", lambda: self.labels)
 
     def everywhere(self, needs: tuple[str, ...]) -> tuple[Outputs, Tensor, Tensor | None]:
         """The batch of all ranks with class indices for labels: of soft labels, the samples that have one class."""
-        outputs, labels, ids = self._whole_batch(needs)
+        outputs, labels, ids = self.outputs, self.all_labels, self.all_ids
+        if self.distributed and isinstance(outputs, tuple):
+            for name, x in zip(Outputs._fields, outputs):
+                if name in needs and name not in self._outputs:
+                    self._outputs[name] = self.gather(x)
+            outputs = Outputs(*(self._outputs[name] if name in needs else None for name in Outputs._fields))
         if not self.soft:
             return outputs, labels, ids
-        rows = self.definite(labels).nonzero().flatten()
         # What is no batch of this length is left for the term to refuse
         taken = [
-            x.index_select(0, rows) if isinstance(x, Tensor) and x.shape[:1] == labels.shape[:1] else x
+            x.index_select(0, self._definite) if isinstance(x, Tensor) and x.shape[:1] == labels.shape[:1] else x
             for x in (*outputs, ids)
         ]
-        return Outputs(taken[0], taken[1]), labels.argmax(1).index_select(0, rows), taken[2]
-
-    def _whole_batch(self, needs: tuple[str, ...]) -> tuple[Outputs, Tensor, Tensor | None]:
-        if not self.distributed or not isinstance(self.outputs, tuple):
-            return self.outputs, self.labels, self.ids
-        given = dict(zip(("logits", "embeddings"), self.outputs))
-        seen: dict[str, Tensor | None] = {"logits": None, "embeddings": None}
-        for what in needs:
-            x = given[what]
-            seen[what] = None if x is None else self._once(what, lambda x=x: x)  # type: ignore[misc]
-        ids = None if self.ids is None else self._once("ids", lambda: self.ids)  # type: ignore[arg-type,return-value]
-        return Outputs(**seen), self.all_labels, ids
+        return Outputs(taken[0], taken[1]), labels.argmax(1).index_select(0, self._definite), taken[2]

@@ -42,11 +42,9 @@ class WithMargin(Term):
         zero = torch.zeros(self.counts.num_classes, dtype=torch.float64)
         target = zero if margin is None or margin.target is None else margin.target(self.counts)
         other = zero if margin is None or margin.other is None else margin.other(self.counts)
-        self.has_other, self.has_own = bool((other != 0).any()), bool((target + other != 0).any())
-        if self.has_other:
-            self.register_vector("other", other)
-        if self.has_own:
-            self.register_vector("own", -(target + other))
+        for name, vector in (("other", other), ("own", -(target + other))):
+            if bool((vector != 0).any()):
+                self.register_vector(name, vector)
 
     def extra_repr(self) -> str:
         return f"margin={self.margin!r}"
@@ -102,11 +100,8 @@ class MarginCrossEntropy(WithMargin):
         self.focal = real("focal", focal, at_least=0)
         self.label_smoothing = real("label_smoothing", label_smoothing, at_least=0, at_most=1)
         self.ignore_index = None if ignore_index is None else whole("ignore_index", ignore_index)
-        self.has_weights = weights is not None
-        if weights is not None:
-            _register_weights(self, weights)
-        self.has_scale = not (isinstance(scale, Real) and scale == 1)
-        if self.has_scale:
+        _register_weights(self, weights)
+        if not (isinstance(scale, Real) and scale == 1):
             self.register_vector("scale", scale)  # type: ignore[arg-type]
             if not bool((self.vectors["scale"] > 0).all()):
                 raise InputError(f"scale must be above 0 for every class, got {float(self.vectors['scale'].min())}")
@@ -118,8 +113,7 @@ class MarginCrossEntropy(WithMargin):
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
         logits = out.logits
-        assert logits is not None
-        labels = labels.to(logits.dtype) if labels.is_floating_point() else labels.long()
+        labels = labels.to(logits.dtype) if labels.is_floating_point() else labels
         rows = max(PIECE // logits.shape[1], 1)
         # An accelerator or a compiler is better off with the whole.
         if len(logits) <= rows or logits.device.type != "cpu" or torch.compiler.is_compiling():
@@ -127,17 +121,17 @@ class MarginCrossEntropy(WithMargin):
         return torch.cat([self._rows(f, y) for f, y in zip(logits.split(rows), labels.split(rows))])
 
     def _rows(self, f: Tensor, y: Tensor) -> Tensor:
-        w = self.vector("weights", f) if self.has_weights else None
+        w = self.vector("weights", f) if self.has("weights") else None
         # Distributions name no label, and torch takes no ignore_index with them that could be one.
         ignored = NONE if self.ignore_index is None or y.is_floating_point() else self.ignore_index
-        z = f * self.vector("scale", f) if self.has_scale else f
-        if self.has_other:
+        z = f * self.vector("scale", f) if self.has("scale") else f
+        if self.has("other"):
             z = z + self.vector("other", f)
         one_label = not y.is_floating_point() and not self.label_smoothing
-        if self.has_own and one_label:
+        if self.has("own") and one_label:
             at = self._looked_up(y)
             z = z.scatter_add(1, at[:, None], self.vector("own", f)[at][:, None])
-        if not self.focal and (one_label or not self.has_own):
+        if not self.focal and (one_label or not self.has("own")):
             return F.cross_entropy(
                 z, y, w, ignore_index=ignored, label_smoothing=self.label_smoothing, reduction="none"
             )
@@ -151,7 +145,7 @@ class MarginCrossEntropy(WithMargin):
     def _of_every_label(self, z: Tensor) -> Tensor:
         """ℓ(c, f) for every label c, (B, C), from z = s·f + other."""
         log_p = z.log_softmax(1)
-        if not self.has_own:
+        if not self.has("own"):
             return -log_p
         if z.shape[1] == 1:
             return z - z
@@ -182,21 +176,19 @@ class MarginCrossEntropy(WithMargin):
     def growth(self, out: Outputs, labels: Tensor) -> Tensor | None:
         """``s_y·f_y − Σ_c p_c·s_c·f_c`` with ``p = softmax(s·f + other)``; weights, focal and smoothing left aside."""
         f = out.logits
-        assert f is not None
-        scaled = f * self.vector("scale", f) if self.has_scale else f
-        z = scaled + self.vector("other", f) if self.has_other else scaled
+        scaled = f * self.vector("scale", f) if self.has("scale") else f
+        z = scaled + self.vector("other", f) if self.has("other") else scaled
         expected = (z.softmax(1) * scaled).sum(1)
         if labels.is_floating_point():
             return (labels * scaled).sum(1) - expected
-        return scaled.gather(1, self._looked_up(labels.long())[:, None])[:, 0] - expected
+        return scaled.gather(1, self._looked_up(labels)[:, None])[:, 0] - expected
 
     def weights(self, labels: Tensor, like: Tensor) -> Tensor | None:
         if labels.is_floating_point():
-            return labels.to(like.dtype) @ self.vector("weights", like) if self.has_weights else None
-        if not self.has_weights and self.ignore_index is None:
+            return labels.to(like.dtype) @ self.vector("weights", like) if self.has("weights") else None
+        if not self.has("weights") and self.ignore_index is None:
             return None
-        labels = labels.long()
-        w = self.vector("weights", like)[self._looked_up(labels)] if self.has_weights else torch.ones_like(like)
+        w = self.vector("weights", like)[self._looked_up(labels)] if self.has("weights") else torch.ones_like(like)
         return w if self.ignore_index is None else w * (labels != self.ignore_index)
 
 
@@ -225,11 +217,10 @@ class HardMargin(WithMargin):
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
         f = out.logits
-        assert f is not None
-        at = labels.long()[:, None]
-        z = f + self.vector("other", f) if self.has_other else f
+        at = labels[:, None]
+        z = f + self.vector("other", f) if self.has("other") else f
         own = z.gather(1, at)
-        if self.has_own:
+        if self.has("own"):
             own = own + self.vector("own", f)[at]
         return F.relu(z.scatter(1, at, -torch.inf).amax(1) - own[:, 0])
 
@@ -263,22 +254,19 @@ class SigmoidFocal(Term):
     def __init__(self, counts: ClassCounts | Any, *, gamma: float = 1.0, weights: Values | None = None) -> None:
         super().__init__(counts)
         self.gamma = real("gamma", gamma, at_least=0)
-        self.has_weights = weights is not None
-        if weights is not None:
-            _register_weights(self, weights)
+        _register_weights(self, weights)
 
     def extra_repr(self) -> str:
         return f"gamma={self.gamma}"
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
         f = out.logits
-        assert f is not None
-        at = labels.long()[:, None]
+        at = labels[:, None]
         right = (-f).scatter(1, at, f.gather(1, at))
         log_p = F.logsigmoid(right)
         # log(1 − p) is the log-sigmoid of −right, which is log p − right
         loss = ((self.gamma * (log_p - right)).exp() * -log_p).sum(1)
-        return loss * self.vector("weights", f)[at[:, 0]] if self.has_weights else loss
+        return loss * self.vector("weights", f)[at[:, 0]] if self.has("weights") else loss
 
 
 class Hybrid(Term):
@@ -303,14 +291,14 @@ class Hybrid(Term):
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
         f = out.logits
-        assert f is not None
-        labels = labels.long()
         of_label = f.T[labels]
         own = f.gather(1, labels[:, None])
         return log1p_sum_exp(of_label - own, pair(f, labels, None, ids).negatives)
 
 
-def _register_weights(term: Term, weights: Values) -> None:
+def _register_weights(term: Term, weights: Values | None) -> None:
+    if weights is None:
+        return
     term.register_vector("weights", weights)  # type: ignore[arg-type]
     if bool((term.vectors["weights"] < 0).any()):
         raise InputError(f"weights must not be negative, got {float(term.vectors['weights'].min())}")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..counts import ClassCounts, class_counts
 from ..errors import InputError, whole
 from ..numeric import uncompiled
-from .inputs import Keys, check_ids
+from .inputs import FixedDtype, Keys, check_ids, check_size
 
 
-class ClassMemory(nn.Module):
+class ClassMemory(FixedDtype):
     """The most recent embeddings of every class, with the ids of their samples: keys for ``Pull`` and its like.
 
     A class has ``min(capacity, n_y)`` slots. A sample that is remembered already is updated in place, any other takes
@@ -43,9 +42,9 @@ class ClassMemory(nn.Module):
     (tensor([7]), tensor([0]), tensor([[1., 1.]]))
     """
 
-    embeddings: Tensor | None
-    ids: Tensor | None
-    steps: Tensor | None
+    embeddings: Tensor | Any  # these three are None until the size is known
+    ids: Tensor | Any
+    steps: Tensor | Any
     step: Tensor
     slots: Tensor
     starts: Tensor
@@ -93,15 +92,10 @@ class ClassMemory(nn.Module):
         self.ids = torch.zeros(total + 1, dtype=torch.int64, device=device)
         self.steps = torch.full((total + 1,), -1, dtype=torch.int64, device=device)
 
-    def _content(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        if self.embeddings is None or self.ids is None or self.steps is None:
-            return None
-        return self.embeddings, self.ids, self.steps
-
     @property
     def nbytes(self) -> int:
         """What the content takes."""
-        return sum(t.nbytes for t in self._content() or ())
+        return sum(t.nbytes for t in (self.embeddings, self.ids, self.steps) if t is not None)
 
     def held(self) -> Tensor:
         """How many embeddings each class has in memory, (C,)."""
@@ -116,19 +110,17 @@ class ClassMemory(nn.Module):
         was ever stored. On an accelerator this waits for the number of keys, once a step: their rows must be known."""
         ids = _needed(ids)
         check_ids("ids", ids, labels.shape)
-        content = self._content()
-        if content is None:
+        if self.embeddings is None:
             return None
-        embeddings, stored_ids, steps = content
-        steps = steps[:-1]
+        steps = self.steps[:-1]
         present = torch.zeros(self.counts.num_classes, dtype=torch.bool, device=labels.device)
         present[labels] = True
         usable = (steps >= 0) & present[self.classes] & (self.step >= self.warmup)
         if self.max_age is not None:
             usable &= self.step - steps <= self.max_age
         rows = usable.nonzero().flatten()
-        rows = rows[~torch.isin(stored_ids[rows], ids)]
-        return Keys(embeddings, self.classes[rows], stored_ids[rows], rows)
+        rows = rows[~torch.isin(self.ids[rows], ids)]
+        return Keys(self.embeddings, self.classes[rows], self.ids[rows], rows)
 
     @torch.no_grad()
     @uncompiled
@@ -143,34 +135,30 @@ class ClassMemory(nn.Module):
         if self.embeddings is None:
             self.to(embeddings.device)
             self._allocate(embeddings.shape[1])
-        content = self._content()
-        assert content is not None
-        size = content[0].shape[1]
-        if embeddings.shape[1] != size:
-            raise InputError(f"the memory holds embeddings of size {size}, got some of size {embeddings.shape[1]}")
+        check_size(embeddings, self.embeddings)
         if len(labels):
-            kept = embeddings.detach().to(content[0].dtype)  # which may overflow
+            kept = embeddings.detach().to(self.embeddings.dtype)  # which may overflow
             # A sum is finite exactly if all summands are, short of an overflow; and it needs no second tensor.
             finite = kept.sum(1, dtype=torch.float64).isfinite()
-            slots = self._slots(labels.long(), ids.long(), finite, *content[1:])
+            slots = self._slots(labels.long(), ids.long(), finite)
             rows = kept, ids.long(), self.step.expand(len(slots))
-            for stored, new, empty in zip(content, rows, (0, 0, -1)):
+            for stored, new, empty in zip((self.embeddings, self.ids, self.steps), rows, (0, 0, -1)):
                 stored.index_copy_(0, slots, new)
                 stored[-1] = empty
         self.step += 1
 
-    def _slots(self, labels: Tensor, ids: Tensor, finite: Tensor, stored_ids: Tensor, steps: Tensor) -> Tensor:
+    def _slots(self, labels: Tensor, ids: Tensor, finite: Tensor) -> Tensor:
         """Where each row goes, (B,); the row past the last slot for those not kept."""
         nowhere, room = len(self.classes), self.slots[labels]
         kept = _is_last(ids) & (room > 0) & finite
         along = torch.arange(self.widest, device=labels.device)
         inside = along < room[:, None]
         own = torch.where(inside, self.starts[labels][:, None] + along, nowhere)  # (B, widest) the slots of its class
-        known = (stored_ids[own] == ids[:, None]) & (steps[own] >= 0) & inside
+        known = (self.ids[own] == ids[:, None]) & (self.steps[own] >= 0) & inside
         found = known.any(1) & kept
         updated = torch.where(found, own.gather(1, known.to(torch.uint8).argmax(1, keepdim=True))[:, 0], nowhere)
         # New rows take the slots written longest ago, those updated just now last of all.
-        steps = steps.index_fill(0, updated, torch.iinfo(torch.int64).max - 1)
+        steps = self.steps.index_fill(0, updated, torch.iinfo(torch.int64).max - 1)
         oldest = torch.where(inside, steps[own], torch.iinfo(torch.int64).max).argsort(dim=1, stable=True)
         room = room - torch.zeros_like(self.slots).index_add_(0, labels, found.long())[labels]
         new = kept & ~found
@@ -178,14 +166,6 @@ class ClassMemory(nn.Module):
         rank = rank - (of - room).clamp(min=0)
         taken = own.gather(1, oldest.gather(1, rank.clamp(0, len(along) - 1)[:, None]))[:, 0]
         return torch.where(found, updated, torch.where(new & (rank >= 0) & (rank < room), taken, nowhere))
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ClassMemory:
-        kept = self.embeddings
-        super()._apply(fn, recurse)
-        # .half() and .double() leave what is remembered alone, as they do per-class values; only the device follows.
-        if kept is not None and self.embeddings is not None and self.embeddings.dtype != kept.dtype:
-            self.embeddings = kept.to(self.embeddings.device)
-        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         stored = state_dict.get(prefix + "embeddings")

@@ -66,8 +66,6 @@ class _Pull(Term):
     def _values(self, out: Outputs, labels: Tensor, parts: list[Keys | None], ids: Tensor | None) -> Tensor:
         """``parts`` make up the keys; None among them is the batch itself."""
         x = out.embeddings
-        assert x is not None
-        labels = labels.long()
         if self.normalise:
             x = unit_rows(x)
             parts = [None if keys is None else _normalised(keys) for keys in parts]
@@ -87,7 +85,7 @@ class _Pull(Term):
         """``2·σ·(log Σ exp d²)`` with σ the slope of the softplus (or the hinge): an upper estimate from the values."""
         if self.normalise:
             return None
-        distance = values + self.vector("alpha", values)[labels.long()]
+        distance = values + self.vector("alpha", values)[labels]
         if self.hard:
             return torch.where(values > 0, 2 * distance, 0.0)
         slope = -torch.expm1(-values)
