@@ -183,12 +183,12 @@ def test_choose_takes_the_best_and_of_equals_the_first():
         posthoc.choose(lambda v: f, [], y)
 
 
-@pytest.mark.parametrize("kind", list(posthoc.KNOBS))
+@pytest.mark.parametrize("kind", posthoc.KINDS)
 def test_apply_chooses_on_validation_and_never_on_test(kind):
     p = problem()
     found = posthoc.apply(p, kind)
     assert found.step["kind"] == kind
-    assert found.step["knob"] == posthoc.KNOBS[kind]
+    assert found.step["knob"] == posthoc.KINDS[kind].knob
     # other test labels, other test samples: the same choice, and the same validation logits
     g = torch.Generator().manual_seed(1)
     other = replace(p.test, labels=p.test.labels[torch.randperm(len(p.test), generator=g)])
@@ -196,7 +196,7 @@ def test_apply_chooses_on_validation_and_never_on_test(kind):
     assert again.step == found.step
     assert torch.equal(again.predictions.test.logits, found.predictions.test.logits)
     assert torch.equal(found.predictions.train.logits, p.train.logits)
-    if posthoc.KNOBS[kind] is not None:
+    if posthoc.KINDS[kind].knob is not None:
         best = max(found.step["val"], key=found.step["val"].get)
         assert float(best) == found.step["value"]
         fixed = posthoc.apply(p, kind, value=found.step["value"])

@@ -13,24 +13,24 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from .counts import ClassCounts, class_counts
-from .errors import InputError, real, unknown, whole
+from .errors import InputError, one_of, real, whole
 from .evaluate import accuracy, neighbours
 from .evaluate.predictions import Part, Predictions
 from .numeric import class_labels, compute_dtype, matrix, tensor
 from .priors import em_prior, implied_prior, log_prior_of, mean_prior, same_kind, shift_prior
 
 __all__ = [
-    "GRIDS",
-    "KNOBS",
+    "KINDS",
     "Applied",
     "Choice",
+    "Kind",
     "apply",
     "choose",
     "em_prior",
@@ -207,13 +207,92 @@ def counts_or_ones(counts: Any, classes: int) -> ClassCounts:
 # Whole predictions --------------------------------------------------------------------------------------------------
 
 _TENTHS = tuple(round(0.1 * i, 1) for i in range(21))
-KNOBS: dict[str, str | None] = {"tau-norm": "tau", "logit-adjust": "tau", "lws": "strength", "ncm": None, "knn": "k"}
-GRIDS: dict[str, tuple[float, ...]] = {
-    "tau-norm": _TENTHS,
-    "logit-adjust": _TENTHS,
-    "lws": (10.0, 1.0, 0.1, 0.01, 0.001),
-    "ncm": (),
-    "knn": (1, 3, 5, 10, 20, 50),
+CHANGED = ("val", "test")  # the parts that get new logits: train keeps its own
+Scores = Callable[[Part, float], Any]
+
+
+def _adjusted(predictions: Predictions, counts: ClassCounts | None) -> Scores:
+    prior = estimated_prior(predictions) if counts is None else None
+    return lambda part, tau: logit_adjust(part.logits, counts, tau, prior=prior)
+
+
+def _normalised(predictions: Predictions, counts: ClassCounts | None) -> Scores:
+    weight = predictions.head_weight
+    if weight is None:
+        raise InputError("tau-norm needs the head's weights (head_weight), and the predictions have none")
+    for name in CHANGED:
+        if (part := predictions.part(name)) is not None:
+            _check_head(part, weight, name)
+    return lambda part, tau: tau_norm(part.embeddings, weight, tau)
+
+
+def _rescaled(predictions: Predictions, counts: ClassCounts | None) -> Scores:
+    fit = predictions.val if predictions.train is None else predictions.train
+    if fit is None:
+        raise InputError("lws learns its scales from training or validation logits, and the predictions have neither")
+    scales = functools.cache(lambda strength: lws_scales(fit.logits, fit.labels, strength))
+    return lambda part, v: part.logits.to(compute_dtype(part.logits)) * scales(v).to(compute_dtype(part.logits))
+
+
+def _by_means(predictions: Predictions, counts: ClassCounts | None) -> Scores:
+    train: Any = predictions.train
+    return lambda part, _: ncm(part.embeddings, train.embeddings, train.labels, predictions.num_classes)
+
+
+def _by_neighbours(predictions: Predictions, counts: ClassCounts | None) -> Scores:
+    train: Any = predictions.train
+    return lambda part, k: knn(part.embeddings, train.embeddings, train.labels, predictions.num_classes, k)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A post-hoc method, as ``apply`` and the command know it.
+
+    Attributes:
+        prepare: from predictions and training counts (None if unknown) to a function of a part and the knob's value,
+            which gives the part's new logits.
+        knob, grid: what is chosen, and from which values; None where there is nothing to choose.
+        counts_samples: the knob is a number of training samples: a whole one, and no more than there are.
+        unjudged: the knob's value where the method learns from the validation part, for want of a training part: what
+            it was fitted to cannot judge it too. None for a method that does not learn.
+        uses: what there must be beside labels: ``"logits"``, which always are; ``"embeddings"`` too; or embeddings
+            alone, those in ``"train"`` among them.
+        without_counts: what is done where training counts are unknown, for a message.
+    """
+
+    prepare: Callable[[Predictions, ClassCounts | None], Scores]
+    knob: str | None = None
+    grid: tuple[float, ...] = ()
+    counts_samples: bool = False
+    unjudged: float | None = None
+    uses: Literal["logits", "embeddings", "train"] = "logits"
+    without_counts: str | None = None
+
+    def check(self, name: str, predictions: Predictions) -> None:
+        """Refuse predictions that lack what the method uses."""
+        if self.uses == "train" and predictions.train is None:
+            raise InputError(f"{name} needs the training embeddings and labels, and the predictions have none")
+        used = {"logits": (), "embeddings": CHANGED, "train": ("train", *CHANGED)}[self.uses]
+        if any(part.embeddings is None for name in used if (part := predictions.part(name)) is not None):
+            raise InputError(f"{name} needs embeddings, and the predictions have none")
+
+    def candidates(self, predictions: Predictions, grid: Sequence[float] | None) -> tuple[float, ...]:
+        """The values of the grid, or of the method's own, that these predictions can choose from."""
+        train = predictions.train
+        if grid is None and train is None and self.unjudged is not None:
+            return (self.unjudged,)
+        values = tuple(self.grid if grid is None else grid)
+        if self.counts_samples and train is not None:
+            return tuple(k for k in values if k <= len(train)) or (1,)
+        return values
+
+
+KINDS = {
+    "tau-norm": Kind(_normalised, "tau", _TENTHS, uses="embeddings"),
+    "logit-adjust": Kind(_adjusted, "tau", _TENTHS, without_counts="the prior is estimated from the logits"),
+    "lws": Kind(_rescaled, "strength", (10.0, 1.0, 0.1, 0.01, 0.001), unjudged=0.1),
+    "ncm": Kind(_by_means, uses="train"),
+    "knn": Kind(_by_neighbours, "k", (1, 3, 5, 10, 20, 50), counts_samples=True, uses="train"),
 }
 
 
@@ -233,94 +312,42 @@ def apply(
     grid: Sequence[float] | None = None,
     value: float | None = None,
 ) -> Applied:
-    """Apply a post-hoc method to the validation and test parts of predictions.
+    """Apply a post-hoc method, one of ``KINDS``, to the validation and test parts of predictions.
 
     The knob is ``value`` if given, else the value of ``grid`` that is best on the validation part. ``step`` is plain
     data for ``summary.json``: kind, knob, value and the validation scores of the grid.
     """
-    if kind not in KNOBS:
-        raise unknown("post-hoc method", kind, KNOBS)
+    method = KINDS[one_of("post-hoc method", kind, KINDS)]
     counts = predictions.counts if counts is None else class_counts(counts, predictions.num_classes)
-    make = _maker(predictions, kind, counts)
-    knob = KNOBS[kind]
+    method.check(kind, predictions)
+    scores, knob, val = method.prepare(predictions, counts), method.knob, predictions.val
     tried: dict[str, float] = {}
-    val = predictions.val
     if knob is None:
         if value is not None:
             raise InputError(f"{kind} has no knob to set, got value {value}")
-        value = 0.0
     elif value is None:
         if val is None:
             raise InputError(
                 f"choosing {knob} needs a validation part (val_logits, val_labels): give it, or {knob}'s value"
             )
-        candidates = tuple(GRIDS[kind] if grid is None else grid)
-        if kind == "lws" and predictions.train is None and grid is None:
-            candidates = (0.1,)  # scales fitted on the validation part itself: it cannot judge their penalty too
-        if kind == "knn" and predictions.train is not None:
-            candidates = tuple(k for k in candidates if k <= len(predictions.train)) or (1,)
-        chosen = choose(lambda v: make(val, v), candidates, val.labels, counts)
+        chosen = choose(lambda v: scores(val, v), method.candidates(predictions, grid), val.labels, counts)
         value, tried = chosen.value, {f"{v:g}": s for v, s in chosen.scores.items()}
     parts: dict[str, Any] = {}
-    for name in ("val", "test"):
+    for name in CHANGED:
         if (part := predictions.part(name)) is not None:
-            parts[name] = replace(part, logits=make(part, value))
-    step = {"kind": kind, "knob": knob, "value": None if knob is None else value, "val": tried}
-    return Applied(replace(predictions, **parts), step)
+            parts[name] = replace(part, logits=scores(part, value or 0.0))
+    return Applied(replace(predictions, **parts), {"kind": kind, "knob": knob, "value": value, "val": tried})
 
 
-def _maker(predictions: Predictions, kind: str, counts: ClassCounts | None) -> Callable[[Part, float], Tensor]:
-    """A function of (part, knob) to logits."""
-    c, train = predictions.num_classes, predictions.train
-
-    def embeddings(part: Part) -> Tensor:
-        if part.embeddings is None:
-            raise InputError(f"{kind} needs embeddings, and the predictions have none")
-        return part.embeddings
-
-    if kind == "logit-adjust":
-        if counts is not None:
-            return lambda part, v: logit_adjust(part.logits, counts, v)  # type: ignore[no-any-return]
-        prior = estimated_prior(predictions)
-        return lambda part, v: logit_adjust(part.logits, tau=v, prior=prior)  # type: ignore[no-any-return]
-    if kind == "tau-norm":
-        weight = predictions.head_weight
-        if weight is None:
-            raise InputError("tau-norm needs the head's weights (head_weight), and the predictions have none")
-        for name in ("val", "test"):
-            if (part := predictions.part(name)) is not None:
-                _check_head(embeddings(part), weight, part.logits, name)
-        return lambda part, v: tau_norm(embeddings(part), weight, v)  # type: ignore[no-any-return]
-    if kind == "lws":
-        fit = train if train is not None else predictions.val
-        if fit is None:
-            raise InputError(
-                "lws learns its scales from training or validation logits, and the predictions have neither"
-            )
-
-        @functools.cache
-        def scales(strength: float) -> Tensor:
-            found: Tensor = lws_scales(fit.logits, fit.labels, strength)
-            return found
-
-        return lambda part, v: part.logits.to(compute_dtype(part.logits)) * scales(v).to(compute_dtype(part.logits))
-    if train is None:
-        raise InputError(f"{kind} needs the training embeddings and labels, and the predictions have none")
-    x, y = embeddings(train), train.labels
-    if kind == "ncm":
-        return lambda part, v: ncm(embeddings(part), x, y, c)  # type: ignore[no-any-return]
-    return lambda part, v: knn(embeddings(part), x, y, c, v)  # type: ignore[no-any-return]
-
-
-def _check_head(embeddings: Tensor, weight: Tensor, logits: Tensor, name: str) -> None:
+def _check_head(part: Any, weight: Tensor, name: str) -> None:
     """Refuse weights that did not make the logits, up to rounding, a bias, and what is the same for all classes."""
 
     def centred(f: Tensor) -> Tensor:
         f = f.double()
         return f - f.mean(0) - f.mean(1, keepdim=True) + f.mean()
 
-    made = centred(embeddings.double() @ weight.double().T)
-    off = float((made - centred(logits)).norm() / centred(logits).norm().clamp(min=1e-12))
+    given, made = centred(part.logits), centred(part.embeddings.double() @ weight.double().T)
+    off = float((made - given).norm() / given.norm().clamp(min=1e-12))
     if off > 0.1 and float(made.norm()) > 1e-6:
         raise InputError(
             f"head_weight did not make {name}_logits: embeddings @ head_weight.T differ by {off:.0%} of their "

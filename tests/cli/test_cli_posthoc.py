@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 
+from longtail import posthoc
 from longtail.evaluate import Predictions, accuracy
 
 N = [200, 40, 8]
@@ -32,7 +33,12 @@ def file(tmp_path):
     return tmp_path / "p.npz"
 
 
-@pytest.mark.parametrize("method", ["tau-norm", "logit-adjust", "lws", "ncm", "knn"])
+def test_the_help_names_every_method(run):
+    _, out, _ = run("--help")
+    assert all(kind in out for kind in posthoc.KINDS)
+
+
+@pytest.mark.parametrize("method", posthoc.KINDS)
 def test_every_method_on_a_foreign_file(run, file, tmp_path, method):
     out_file = tmp_path / "new.safetensors"
     code, out, err = run(file, "--method", method, "--out", out_file)

@@ -34,33 +34,33 @@ def posthoc(
     from safetensors import SafetensorError
 
     from .. import posthoc as tools
-    from ..errors import InputError, RunError, unknown
+    from ..errors import InputError, RunError, one_of
     from ..evaluate import accuracy
     from ..evaluate.predictions import read_counts
 
-    if method not in tools.KNOBS:
-        raise unknown("post-hoc method", method, tools.KNOBS)
+    kind = tools.KINDS[one_of("post-hoc method", method, tools.KINDS)]
     if value is not None and grid is not None:
         raise InputError("give --value or --grid, not both: a value that is set is not chosen")
-    if method == "knn" and value is not None and not (value >= 1 and value.is_integer()):
-        raise InputError(f"--value is k for knn, a whole number of at least 1, got {value:g}")
+    if kind.counts_samples and value is not None and not (value >= 1 and value.is_integer()):
+        raise InputError(f"--value is {kind.knob} for {method}, a whole number of at least 1, got {value:g}")
     if out is not None and out.suffix not in (".npz", ".safetensors"):
         raise InputError(f"--out must end in .npz or .safetensors, got {out.name!r}")
     if out is not None and not out.parent.is_dir():
         raise InputError(f"--out cannot be written: there is no folder {out.parent}")
-    predictions, has_logits = _load(source, None if counts is None else read_counts(counts), method)
+    predictions, has_logits = _load(source, None if counts is None else read_counts(counts), kind.uses == "train")
     if doubts := predictions.doubts():
         typer.echo(f"warning: {source}: {doubts}", err=True)
     applied = tools.apply(predictions, method, grid=_numbers(grid), value=value)
     step = applied.step
     known = predictions.counts
     if known is None:
-        typer.echo("Training counts are unknown, so there are no groups" + _PRIOR_NOTE.get(method, "."))
+        note = f"; {kind.without_counts}" if kind.without_counts else ""
+        typer.echo(f"Training counts are unknown, so there are no groups{note}.")
     if step["knob"] is not None:
         how = "as set"
         if predictions.val is not None and step["val"]:
             how = f"chosen on {len(predictions.val)} validation samples"
-            if method == "lws" and predictions.train is None:
+            if kind.unjudged is not None and predictions.train is None:
                 how = "scales learnt on the validation part, for want of a training part"
         typer.echo(f"{method}: {step['knob']} = {step['value']:g} ({how})")
         if len(step["val"]) > 1:
@@ -88,17 +88,14 @@ def posthoc(
         typer.echo(f"written to {out}")
 
 
-_PRIOR_NOTE = {"logit-adjust": "; the prior is estimated from the logits."}
-
-
-def _load(source: Path, counts: object, method: str) -> tuple[Predictions, bool]:
-    """Predictions, and whether they hold logits: k-NN and class means work on features alone."""
+def _load(source: Path, counts: object, without_logits: bool) -> tuple[Predictions, bool]:
+    """Predictions, and whether they hold logits, which some methods do without: then features and labels will do."""
     from ..data.arrays import read_arrays
     from ..errors import InputError
     from ..evaluate.predictions import Predictions
     from ..runs.tensors import predictions
 
-    if method in ("knn", "ncm") and source.is_file():
+    if without_logits and source.is_file():
         import torch
 
         from ..numeric import class_labels
