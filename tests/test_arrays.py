@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from longtail import ELM, ClassCounts
 from longtail.errors import InputError
 from longtail.estimator import LongTailClassifier
-from longtail.evaluate import accuracy, collapse, diagnostics, theory
+from longtail.evaluate import accuracy, diagnostics, theory
 from longtail.posthoc import knn, logit_adjust, lws_scales, ncm, tau_norm, tau_normalise
 
 quick = settings(
@@ -74,7 +74,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "diagnostics.max_norm": (diagnostics.max_norm, (LOGITS,)),
     "diagnostics.has_positive": (diagnostics.has_positive, (LABELS,)),
     "diagnostics.expected_positives": (lambda n: diagnostics.expected_positives(n, 8)[ClassCounts(n).n > 0], (COUNTS,)),
-    "collapse.class_variances": (lambda x, y: collapse.class_variances(x, y, 3)[present(y)], (LOGITS, LABELS)),
+    "diagnostics.class_variances": (lambda x, y: diagnostics.class_variances(x, y, 3)[present(y)], (LOGITS, LABELS)),
     "theory.proposition1": (lambda x, y, a: theory.proposition1(x, y, a).pull, (LOGITS, LABELS, COUNTS)),
     "logit_adjust": (logit_adjust, (LOGITS, COUNTS)),
     "tau_normalise": (tau_normalise, (LOGITS,)),

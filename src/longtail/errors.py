@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 
 
@@ -49,11 +50,10 @@ def one_of(kind: str, name: object, valid: Iterable[str]) -> str:
 
 def whole(what: str, value: object, at_least: int | None = None, at_most: int | None = None) -> int:
     """A whole number of any kind (NumPy's too, but no bool) within the bounds, as an int."""
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        number = int(value)
-        if (at_least is None or number >= at_least) and (at_most is None or number <= at_most):
-            return number
-    raise InputError(f"{what} must be a whole number{_bounds(at_least=at_least, at_most=at_most)}, got {value!r}")
+    bounds = {"of at least": at_least, "of at most": at_most}
+    if isinstance(value, Integral) and not isinstance(value, bool) and _within(int(value), bounds):
+        return int(value)
+    raise InputError(f"{what} must be a whole number{_said(bounds)}, got {value!r}")
 
 
 def real(
@@ -66,17 +66,12 @@ def real(
     below: float | None = None,
 ) -> float:
     """A finite number of any kind (NumPy's too, but no bool) within the bounds, as a float."""
-    if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
-        number = float(value)
-        if (
-            (at_least is None or number >= at_least)
-            and (at_most is None or number <= at_most)
-            and (above is None or number > above)
-            and (below is None or number < below)
-        ):
-            return number
-    bounds = _bounds(at_least=at_least, above=above, at_most=at_most, below=below)
-    raise InputError(f"{what} must be a {'number' if bounds else 'finite number'}{bounds}, got {value!r}")
+    bounds = {"of at least": at_least, "above": above, "of at most": at_most, "below": below}
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if math.isfinite(number) and _within(number, bounds):
+        return number
+    said = _said(bounds)
+    raise InputError(f"{what} must be a {'number' if said else 'finite number'}{said}, got {value!r}")
 
 
 def true_or_false(what: str, value: object) -> bool:
@@ -86,7 +81,13 @@ def true_or_false(what: str, value: object) -> bool:
     return value
 
 
-def _bounds(**bounds: float | None) -> str:
-    words = {"at_least": "of at least", "above": "above", "at_most": "of at most", "below": "below"}
-    said = [f"{words[name]} {bound}" for name, bound in bounds.items() if bound is not None]
+_HOLDS = {"of at least": operator.ge, "above": operator.gt, "of at most": operator.le, "below": operator.lt}
+
+
+def _within(number: float, bounds: Mapping[str, float | None]) -> bool:
+    return all(bound is None or _HOLDS[words](number, bound) for words, bound in bounds.items())
+
+
+def _said(bounds: Mapping[str, float | None]) -> str:
+    said = [f"{words} {bound}" for words, bound in bounds.items() if bound is not None]
     return f" {' and '.join(said)}" if said else ""

@@ -26,7 +26,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,16 +35,15 @@ from .counts import ClassCounts
 from .errors import InputError, one_of, real, unknown
 
 
-def _check_numbers(function: PerClass, *names: str) -> None:
-    """Finite numbers of any kind (NumPy's too) become floats, so that printing and plain data are the same for all."""
-    for name in names:
-        object.__setattr__(function, name, real(f"{type(function).__name__}'s {name}", getattr(function, name)))
-
-
 class PerClass:
     """A function from ``ClassCounts`` to one float64 value a class."""
 
-    positional: ClassVar[int] = 1
+    def __post_init__(self) -> None:
+        """Finite numbers of any kind (NumPy's too) become floats: printing and plain data are the same for all."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if field.type in (float, "float"):
+                number = real(f"{type(self).__name__}'s {field.name}", getattr(self, field.name))
+                object.__setattr__(self, field.name, number)
 
     def __call__(self, counts: ClassCounts) -> Tensor:
         raise NotImplementedError
@@ -55,9 +54,9 @@ class PerClass:
 
     def __repr__(self) -> str:
         parts = []
-        for i, field in enumerate(dataclasses.fields(self)):  # type: ignore[arg-type]
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if i < self.positional:
+            if field.default is dataclasses.MISSING:
                 parts.append(repr(value))
             elif value != field.default:
                 parts.append(f"{field.name}={value!r}")
@@ -69,9 +68,6 @@ class Constant(PerClass):
     """The same value for every class."""
 
     value: float
-
-    def __post_init__(self) -> None:
-        _check_numbers(self, "value")
 
     def __call__(self, counts: ClassCounts) -> Tensor:
         return torch.full((counts.num_classes,), float(self.value), dtype=torch.float64)
@@ -86,7 +82,7 @@ class Power(PerClass):
     of: Literal["prior", "count"] = "prior"
 
     def __post_init__(self) -> None:
-        _check_numbers(self, "exponent", "scale")
+        super().__post_init__()
         one_of("Power of", self.of, ("prior", "count"))
 
     def __call__(self, counts: ClassCounts) -> Tensor:
@@ -101,11 +97,7 @@ class Power(PerClass):
 class LogPrior(PerClass):
     """``τ · log P(y)``."""
 
-    positional: ClassVar[int] = 0
     tau: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_numbers(self, "tau")
 
     def __call__(self, counts: ClassCounts) -> Tensor:
         return self.tau * counts.safe_prior.log()
@@ -115,11 +107,10 @@ class LogPrior(PerClass):
 class EffectiveNumber(PerClass):
     """``(1 − β)/(1 − β^n)``, scaled so that the non-empty classes sum to C (Cui et al. 2019)."""
 
-    positional: ClassVar[int] = 0
     beta: float = 0.9999
 
     def __post_init__(self) -> None:
-        _check_numbers(self, "beta")
+        super().__post_init__()
         real("EffectiveNumber's beta", self.beta, at_least=0, below=1)
 
     def __call__(self, counts: ClassCounts) -> Tensor:
@@ -135,12 +126,8 @@ class Ldam(PerClass):
     """LDAM's normalised margin ``max_margin · n^(−1/4) / max n^(−1/4)`` (Cao et al. 2019), the maximum over non-empty
     classes; with ``scale`` s the value is s·m, as it stands in the loss on logits s·cosθ."""
 
-    positional: ClassVar[int] = 0
     max_margin: float = 0.5
     scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_numbers(self, "max_margin", "scale")
 
     def __call__(self, counts: ClassCounts) -> Tensor:
         root = counts.safe_n**-0.25
@@ -152,9 +139,6 @@ class Relative(PerClass):
     """``(n / max n)^exponent``: the factor on the logits in the vector-scaling loss (Kini et al. 2021)."""
 
     exponent: float
-
-    def __post_init__(self) -> None:
-        _check_numbers(self, "exponent")
 
     def __call__(self, counts: ClassCounts) -> Tensor:
         return (counts.safe_n / counts.n.max()) ** self.exponent

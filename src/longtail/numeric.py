@@ -145,12 +145,16 @@ def class_labels(y: Any, what: str = "labels", *, rows: int | None = None, num_c
     return t
 
 
-def labelled(
-    x: Any, y: Any, what: str, num_classes: int | None = None, *, squared: bool = True
-) -> tuple[Tensor, Tensor]:
-    """A matrix with one label a row, on one device."""
-    m = matrix(x, what, squared=squared)
+def labelled(x: Any, y: Any, num_classes: int | None = None, what: str = "embeddings") -> tuple[Tensor, Tensor]:
+    """Embeddings (N, K) with one label a row, on one device."""
+    m = matrix(x, what, squared=True)
     return m, class_labels(y, rows=m.shape[0], num_classes=num_classes).to(m.device)
+
+
+def labelled_logits(logits: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Logits (N, C) with one label in [0, C) a row, on one device."""
+    f = matrix(logits, "logits")
+    return f, class_labels(y, rows=f.shape[0], num_classes=f.shape[1]).to(f.device)
 
 
 def class_means(

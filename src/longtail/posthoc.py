@@ -23,7 +23,7 @@ from .counts import ClassCounts, class_counts
 from .errors import InputError, one_of, real, whole
 from .evaluate import accuracy, neighbours
 from .evaluate.predictions import Part, Predictions
-from .numeric import class_labels, compute_dtype, matrix, tensor
+from .numeric import compute_dtype, labelled_logits, matrix, tensor
 from .priors import em_prior, implied_prior, log_prior_of, mean_prior, same_kind, shift_prior
 
 __all__ = [
@@ -90,8 +90,7 @@ def lws_scales(logits: Any, labels: Any, strength: float = 0.1, iterations: int 
     Minimises the class-balanced cross-entropy of the scaled logits plus ``strength · mean (s_y − 1)²``: convex, so the
     answer does not depend on a seed. The penalty keeps s finite on training logits that are already perfect.
     """
-    f = matrix(logits, "logits")
-    y = class_labels(labels, rows=f.shape[0], num_classes=f.shape[1]).to(f.device)
+    f, y = labelled_logits(logits, labels)
     strength = real("strength", strength, at_least=0)
     n = torch.bincount(y, minlength=f.shape[1])
     weight = (1 / n.clamp(min=1).double()) / (n > 0).sum()

@@ -48,6 +48,13 @@ def log_prior_of(counts: Any, prior: Any, classes: int) -> Tensor:
         raise InputError("give either the training counts or a prior, and not both")
     if counts is not None:
         return class_counts(counts, classes).safe_prior.log()
+    return log_prior(prior, classes)
+
+
+def log_prior(prior: Any, classes: int) -> Tensor:
+    """The logarithm of a prior in any scale, float64 (C,); of the uniform one if None."""
+    if prior is None:
+        return torch.full((classes,), -math.log(classes), dtype=torch.float64)
     p = tensor(prior, "prior").double()
     if p.shape != (classes,) or not bool((p > 0).all()) or not bool(torch.isfinite(p).all()):
         raise InputError(f"a prior must be {classes} positive numbers, one a class")
@@ -69,8 +76,7 @@ def em_prior(logits: Any, source: Any = None, *, iterations: int = 1000, toleran
     """
     f = _samples(logits)
     c = f.shape[1]
-    start = torch.full((c,), -math.log(c), dtype=torch.float64) if source is None else log_prior_of(None, source, c)
-    f = f - start.to(f.device)
+    f = f - log_prior(source, c).to(f.device)
     prior = torch.full((c,), 1 / c, dtype=torch.float64, device=f.device)
     for _ in range(iterations):
         updated = (f + prior.log()).softmax(1).mean(0)
@@ -91,17 +97,14 @@ def implied_prior(logits: Any, target: Any = None, *, iterations: int = 1000, to
     """
     f = _samples(logits)
     c = f.shape[1]
-    log_target = (
-        torch.full((c,), -math.log(c), dtype=torch.float64) if target is None else log_prior_of(None, target, c)
-    ).to(f.device)
-    log_prior = torch.full_like(log_target, -math.log(c))
+    found, log_target = log_prior(None, c).to(f.device), log_prior(target, c).to(f.device)
     for _ in range(iterations):
-        mean = (f - log_prior + log_target).softmax(1).mean(0).clamp(min=1e-300)
+        mean = (f - found + log_target).softmax(1).mean(0).clamp(min=1e-300)
         step = mean.log() - log_target
-        log_prior = (log_prior + step).log_softmax(0)
+        found = (found + step).log_softmax(0)
         if float(step.abs().max()) < tolerance:
             break
-    return log_prior.exp()
+    return found.exp()
 
 
 @same_kind
@@ -109,5 +112,5 @@ def shift_prior(logits: Any, source: Any, target: Any) -> Tensor:
     """Logits for another class prior: ``f_y + log target_y − log source_y``; their softmax is the new posterior."""
     f = matrix(logits, "logits")
     dtype = compute_dtype(f)
-    shift = log_prior_of(None, target, f.shape[1]) - log_prior_of(None, source, f.shape[1])
+    shift = log_prior(target, f.shape[1]) - log_prior(source, f.shape[1])
     return f.to(dtype) + shift.to(f.device, dtype)

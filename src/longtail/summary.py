@@ -203,7 +203,7 @@ def _geometry(predictions: Predictions, counts: ClassCounts, picks: list[int]) -
         "train": None,
         "test": None,
         **{name: s.variances.tolist() for name, s in scatters.items()},
-        "by_group": {name: _group_means(s.variances, counts) for name, s in scatters.items()},
+        "by_group": {name: accuracy.group_means(s.variances, counts) for name, s in scatters.items()},
     }
     found["intra_inter"] = {"train": None, "test": None, **{name: s.ratio for name, s in scatters.items()}}
     if train is None or train.embeddings is None or not len(train):
@@ -218,7 +218,7 @@ def _geometry(predictions: Predictions, counts: ClassCounts, picks: list[int]) -
         "train": _by_label(unit, y, picks),
         "normaliser": norm,
         "by_class": per_class.tolist(),
-        "mean_by_group": _group_means(per_class, counts),
+        "mean_by_group": accuracy.group_means(per_class, counts),
         "mean": float(unit.mean()),
     }
     collapse = diagnostics.neural_collapse(
@@ -236,16 +236,6 @@ def _geometry(predictions: Predictions, counts: ClassCounts, picks: list[int]) -
 
 def _short(s: accuracy.Summary) -> dict[str, Any]:
     return {"balanced": s.balanced, "groups": {k: {"accuracy": v, "classes": n} for k, (v, n) in s.groups.items()}}
-
-
-def _group_means(values: Tensor, counts: ClassCounts) -> dict[str, float | None]:
-    """Mean over a group's classes that have a value."""
-    means: dict[str, float | None] = {}
-    for name, classes in counts.groups().items():
-        known = values.cpu()[classes]
-        known = known[~known.isnan()]
-        means[name] = float(known.mean()) if known.numel() else None
-    return means
 
 
 def _theory(predictions: Predictions, counts: ClassCounts, alpha: Any) -> dict[str, Any]:

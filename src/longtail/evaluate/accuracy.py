@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..counts import ClassCounts, class_counts
 from ..errors import InputError, real, whole
-from ..numeric import class_labels, labelled, row_blocks, tensor
+from ..numeric import class_labels, labelled_logits, row_blocks, tensor
 
 
 class Worst(NamedTuple):
@@ -115,9 +115,8 @@ def summary(logits: Any, labels: Any, counts: ClassCounts | Any) -> Summary:
     >>> s.balanced, s.per_class.tolist(), s.groups
     (0.75, [1.0, 0.5, nan], {'head': (1.0, 1), 'torso': (0.5, 1), 'tail': (None, 1)})
     """
-    scores, y = labelled(logits, labels, "logits", squared=False)
+    scores, y = labelled_logits(logits, labels)
     counts = class_counts(counts, scores.shape[1])
-    y = class_labels(y, num_classes=counts.num_classes)
     predicted = torch.empty_like(y)
     confidence = torch.empty(y.shape, dtype=torch.float64)
     for rows in row_blocks(*scores.shape):
@@ -143,7 +142,7 @@ def _summarise(predicted: Tensor, y: Tensor, counts: ClassCounts, confidence: Te
     correct = predicted == y
     recall = torch.bincount(y[correct], minlength=c).double() / n  # 0/0 is NaN: no recall without samples
     present = recall[n > 0]
-    in_group = counts.groups()
+    in_group, means = counts.groups(), group_means(recall, counts)
     worst = int(torch.where(n > 0, recall, torch.inf).argmin())
     ece_groups: dict[str, float | None] = dict.fromkeys(in_group)
     if confidence is not None:
@@ -156,7 +155,7 @@ def _summarise(predicted: Tensor, y: Tensor, counts: ClassCounts, confidence: Te
         accuracy=float(correct.double().mean()),
         per_class=recall,
         per_class_n=n,
-        groups={name: (_mean(recall[classes]), len(classes)) for name, classes in in_group.items()},
+        groups={name: (means[name], len(classes)) for name, classes in in_group.items()},
         worst=Worst(worst, float(recall[worst])),
         geometric_mean=float(present.log().mean().exp()),
         harmonic_mean=float(1 / (1 / present).mean()),
@@ -168,9 +167,11 @@ def _summarise(predicted: Tensor, y: Tensor, counts: ClassCounts, confidence: Te
     )
 
 
-def _mean(values: Tensor) -> float | None:
-    known = values[~values.isnan()]
-    return float(known.mean()) if known.numel() else None
+def group_means(values: Tensor, counts: ClassCounts) -> dict[str, float | None]:
+    """Means of per-class values (C,) over the classes of a group that have one; NaN is none."""
+    members = {name: values.cpu()[classes] for name, classes in counts.groups().items()}
+    known = {name: mine[~mine.isnan()] for name, mine in members.items()}
+    return {name: float(mine.mean()) if mine.numel() else None for name, mine in known.items()}
 
 
 def calibration_error(confidence: Any, correct: Any, bins: int = 15) -> float:

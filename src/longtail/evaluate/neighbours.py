@@ -48,7 +48,7 @@ def nearest_labels(
     train_embeddings: Any, train_labels: Any, embeddings: Any, k: int, num_classes: int, *, normalise: bool = False
 ) -> Tensor:
     """Labels (Q, k) of the k nearest training samples, nearest first."""
-    x, y = labelled(train_embeddings, train_labels, "training embeddings", num_classes)
+    x, y = labelled(train_embeddings, train_labels, num_classes, "training embeddings")
     q = matrix(embeddings, "embeddings", x.shape[1], squared=True).to(x.device)
     return y[nearest(x, q, k, normalise=normalise)[1]]
 
@@ -69,7 +69,7 @@ def _mean_blocks(
     train_embeddings: Any, train_labels: Any, embeddings: Any, num_classes: int, normalise: bool
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Blocks of rows with their squared distances to the class means, and which classes have a mean at all."""
-    x, y = labelled(train_embeddings, train_labels, "training embeddings", num_classes)
+    x, y = labelled(train_embeddings, train_labels, num_classes, "training embeddings")
     q = matrix(embeddings, "embeddings", x.shape[1], squared=True).to(x.device)
     means, n = class_means(x, y, num_classes)
     present = n > 0

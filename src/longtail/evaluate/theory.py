@@ -1,4 +1,4 @@
-"""The paper's propositions and lemmas as inequalities one can evaluate.
+"""The paper's propositions and lemmas as inequalities one can evaluate, and its Gaussian argument.
 
 Everything is computed in float64. Slips of the printed text, and what is done here:
 
@@ -8,11 +8,11 @@ Everything is computed in float64. Slips of the printed text, and what is done h
   ``printed`` keeps ln(2/δ), ``corrected`` has ln(4/δ). Dropping ``log(|S_y| − 1)`` needs |S_y| ≥ 2, which both ask for.
 * **Lemma 3** is the empirical Bernstein inequality of Maurer and Pontil, printed as "Bennett's". Its variance divides
   by n − 1; the printed proof uses the one that divides by n, which Proposition 1's |S_y|/(|S_y|−1) makes up for.
-* The **affine posterior** of the Gaussian argument needs one common σ: with σ_y by class, ‖z‖²/(2σ_y²) does not cancel.
-  −log N also carries the factor 1/(2σ²) that the text leaves out.
+* The **affine posterior** of the Gaussian argument, ``P(y | z) ∝ exp(z·μ_y/σ² − ‖μ_y‖²/(2σ²) + log P(y))`` where
+  ``Z | y ~ N(μ_y, σ² I)``, needs one common σ: with the printed σ_y by class, ‖z‖²/(2σ_y²) does not cancel. −log N also
+  carries the factor 1/(2σ²) that the text leaves out.
 
-Proposition 2 holds for a scorer fixed *before* the sample is drawn. On the data a model was trained on it is indicative
-only.
+Proposition 2 holds for a scorer fixed *before* the sample is drawn; on data it was trained on it is indicative only.
 """
 
 from __future__ import annotations
@@ -25,33 +25,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from ..counts import ClassCounts, class_counts
 from ..errors import InputError, real
-from ..numeric import class_labels, labelled, matrix, tensor
-from .collapse import scatter
-from .diagnostics import pairs_by_class
-from .gaussian import GaussianHead, Gaussianity, HeadComparison, compare_heads, gaussian_head, gaussianity
-
-__all__ = [
-    "Bernstein",
-    "Bound",
-    "GaussianHead",
-    "Gaussianity",
-    "HeadComparison",
-    "Inequality",
-    "Proposition1",
-    "Proposition2",
-    "compare_heads",
-    "gaussian_head",
-    "gaussianity",
-    "lemma3",
-    "lemma4",
-    "lemma5",
-    "log_loss",
-    "loss_bound",
-    "proposition1",
-    "proposition2",
-    "pull_values",
-]
+from ..numeric import class_labels, compute_dtype, labelled, matrix, row_blocks, tensor
+from .diagnostics import pairs_by_class, scatter
 
 # Both sides of Proposition 1 agree to rounding when α is far below the distances: the left one is rounded down by this
 # part of its summands, far above float64's error and far below anything one would look at.
@@ -95,7 +72,7 @@ def pull_values(embeddings: Any, labels: Any, alpha: Any) -> tuple[Tensor, Tenso
 
     ``Ω = log[1 + Σ_{x⁺∈S_y∖{x}} exp(‖Φ(x) − Φ(x⁺)‖² − α_y)]`` and ``Ω̃ = max_{x⁺} [‖Φ(x) − Φ(x⁺)‖² − α_y]_+``.
     """
-    x, y = labelled(embeddings, labels, "embeddings")
+    x, y = labelled(embeddings, labels)
     a = _per_class(alpha, int(y.max()) + 1 if y.numel() else 0)
     soft = torch.zeros(y.shape, dtype=torch.float64, device=x.device)
     hard = torch.zeros_like(soft)
@@ -127,7 +104,7 @@ def proposition1(embeddings: Any, labels: Any, alpha: Any) -> Proposition1:
     >>> p.classes.tolist(), [round(v, 4) for v in p.lower.tolist()], [round(v, 4) for v in p.pull.tolist()]
     ([0], [3.0], [3.0486])
     """
-    x, y = labelled(embeddings, labels, "embeddings")
+    x, y = labelled(embeddings, labels)
     if y.numel() == 0:
         raise InputError("Proposition 1 needs embeddings, got none")
     c = int(y.max()) + 1
@@ -137,8 +114,7 @@ def proposition1(embeddings: Any, labels: Any, alpha: Any) -> Proposition1:
     n = moments.n.double().cpu()
     classes = (n >= 2).nonzero().flatten()
     n, a = n[classes], a[classes]
-    spread = 2 * n / (n - 1) * moments.variances.cpu()[classes]
-    log_others = torch.log(n - 1)
+    spread, log_others = 2 * n / (n - 1) * moments.variances.cpu()[classes], torch.log(n - 1)
     lower = spread - a + log_others - _ROUND_DOWN * (spread + a.abs() + log_others)
     means = [torch.zeros(c, dtype=torch.float64).index_add_(0, y.cpu(), v.cpu())[classes] / n for v in (soft, hard)]
     return Proposition1(classes, lower, *means)
@@ -289,8 +265,7 @@ def proposition2(
     if bool((n < 2).any()):
         raise InputError(f"Proposition 2 needs at least two samples of each class, got {n.long().tolist()}")
     w = _weight(weight, x)
-    delta_y = torch.tensor(margins, dtype=torch.float64)[y]
-    losses = log_loss(2 * y - 1, x @ w + bias + delta_y)
+    losses = log_loss(2 * y - 1, x @ w + bias + torch.tensor(margins, dtype=torch.float64)[y])
     if float(losses.max()) > bound * (1 + 1e-9):
         raise InputError(f"the bound B = {bound} is no bound: a sample has loss {float(losses.max()):.6g}")
     a = _per_class(alpha, 2)
@@ -306,3 +281,119 @@ def proposition2(
         return Bound(concentration, empirical, float(w.norm()) * math.sqrt(log_term * square))
 
     return Proposition2(with_log(math.log(2 / delta)), with_log(math.log(4 / delta)))
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianHead:
+    """``weight = μ/σ²`` (C, K), ``bias = −‖μ‖²/(2σ²) + log P`` (C,), float64, and the common ``sigma2``."""
+
+    weight: Tensor
+    bias: Tensor
+    sigma2: float
+
+    def logits(self, embeddings: Any) -> Tensor:
+        """(N, C), in the dtype that the embeddings are computed in."""
+        x = matrix(embeddings, "embeddings", self.weight.shape[1], squared=True)
+        dtype = compute_dtype(x)
+        return torch.addmm(self.bias.to(dtype), x.to(dtype), self.weight.to(dtype).T)
+
+
+def gaussian_head(embeddings: Any, labels: Any, counts: ClassCounts | Any, *, balanced: bool = False) -> GaussianHead:
+    """The head that class means and one pooled variance imply; ``balanced`` leaves out log P(y) (a uniform prior).
+
+    ``σ² = Σ_x ‖Φ(x) − μ_y‖² / (K (N − C))``, C the classes that have samples. A class without samples keeps weight 0
+    and the bias of the rarest class there could be (a count of 0 is computed as 1).
+    """
+    counts = class_counts(counts)
+    x, y = labelled(embeddings, labels, counts.num_classes)
+    moments = scatter(x, y, counts.num_classes)
+    free = int(moments.n.sum()) - int(moments.present.sum())
+    within = float((moments.variances * moments.n)[moments.present].sum())
+    if free < 1 or within <= 0:
+        raise InputError("a common variance needs embeddings that differ within a class: every class is a single point")
+    sigma2 = within / (x.shape[1] * free)
+    bias = -moments.means.square().sum(1) / (2 * sigma2)
+    if not balanced:
+        bias = bias + counts.safe_prior.log().to(bias.device)
+    return GaussianHead(moments.means / sigma2, bias, sigma2)
+
+
+class HeadComparison(NamedTuple):
+    """How near a trained head is to the Gaussian one.
+
+    Attributes:
+        cosine: mean cosine between their rows after subtracting each head's mean row (softmax ignores it).
+        agreement: fraction of the given embeddings on which both predict the same class.
+        correlation: of their logits, each sample's own mean subtracted.
+    """
+
+    cosine: float
+    agreement: float
+    correlation: float
+
+
+def compare_heads(head: GaussianHead, weight: Any, bias: Any, embeddings: Any) -> HeadComparison:
+    """Set the Gaussian head beside a trained one: weight (C, K), bias (C,) or None."""
+    w = matrix(weight, "weight", head.weight.shape[1]).double()
+    if w.shape != head.weight.shape:
+        raise InputError(f"weight must have shape {tuple(head.weight.shape)}, got {tuple(w.shape)}")
+    b = w.new_zeros(w.shape[0]) if bias is None else torch.as_tensor(bias).detach().double()
+    x = matrix(embeddings, "embeddings", w.shape[1], squared=True)
+    rows_a, rows_b = (m - m.mean(0) for m in (head.weight, w))
+    cosine = torch.nn.functional.cosine_similarity(rows_a, rows_b, dim=1).mean()
+    same, products = 0, torch.zeros(3, dtype=torch.float64)
+    for rows in row_blocks(x.shape[0], max(x.shape[1], w.shape[0])):
+        block = x[rows].double()
+        ours, theirs = block @ head.weight.T + head.bias, block @ w.T + b
+        same += int((ours.argmax(1) == theirs.argmax(1)).sum())
+        ours, theirs = ours - ours.mean(1, keepdim=True), theirs - theirs.mean(1, keepdim=True)
+        products += torch.stack([(ours * theirs).sum(), ours.square().sum(), theirs.square().sum()])
+    correlation = products[0] / (products[1] * products[2]).sqrt()
+    return HeadComparison(float(cosine), same / max(x.shape[0], 1), float(correlation))
+
+
+class Gaussianity(NamedTuple):
+    """How far class embeddings are from Gaussians with one common variance; (0, 0, 1, 0) for such Gaussians.
+
+    Attributes:
+        skewness: root mean square over coordinates of the skewness of within-class residuals.
+        kurtosis: mean over coordinates of their excess kurtosis (negative: lighter tails than a Gaussian's).
+        isotropy: ``(Σλ)² / (K Σλ²)`` of the pooled within-class covariance: 1 if a sphere, 1/K if a line.
+        variance_cv: standard deviation over mean of the class variances: 0 if all classes have the same.
+    """
+
+    skewness: float
+    kurtosis: float
+    isotropy: float
+    variance_cv: float
+
+
+def gaussianity(embeddings: Any, labels: Any, num_classes: int | None = None) -> Gaussianity:
+    """Measure of fit over the classes with at least two samples.
+
+    Residuals of a class of n are stretched by √(n/(n−1)), because its mean was estimated from the same samples.
+    Coordinates that do not vary are left out. NaN where nothing varies.
+    """
+    x, y = labelled(embeddings, labels, num_classes)
+    moments = scatter(x, y, num_classes)
+    enough = moments.n >= 2
+    k = x.shape[1]
+    powers = torch.zeros(3, k, dtype=torch.float64, device=x.device)  # sums of residuals to the 2nd, 3rd, 4th
+    covariance = torch.zeros(k, k, dtype=torch.float64, device=x.device)
+    stretch = (moments.n.double() / (moments.n.double() - 1).clamp(min=1)).sqrt()
+    for rows in row_blocks(*x.shape):
+        keep = enough[y[rows]]
+        block, label = x[rows][keep].double(), y[rows][keep]
+        r = (block - moments.means[label]) * stretch[label].unsqueeze(1)
+        powers += torch.stack([r.pow(p).sum(0) for p in (2, 3, 4)])
+        covariance += r.T @ r
+    m2, m3, m4 = powers / max(int(moments.n[enough].sum()), 1)
+    varies = m2 > 0
+    if not bool(varies.any()):
+        return Gaussianity(*[math.nan] * 4)
+    skew = m3[varies] / m2[varies] ** 1.5
+    kurtosis = m4[varies] / m2[varies] ** 2 - 3
+    isotropy = float(covariance.trace() ** 2 / (k * covariance.square().sum()))  # Σλ² = ‖Σ‖²_F: no eigenvalues needed
+    variances = (moments.variances * moments.n / (moments.n - 1).clamp(min=1))[enough]
+    cv = float(variances.std(correction=0) / variances.mean())
+    return Gaussianity(float(skew.square().mean().sqrt()), float(kurtosis.mean()), isotropy, cv)
