@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Features
+from .inputs import Features
 
 
 class Pairs(NamedTuple):

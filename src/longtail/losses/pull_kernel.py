@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from ..numeric import transformed, uncompiled
-from .inputs import Keys, full_precision
+from .inputs import Features, Keys, full_precision
+from .pairs import pair
 
 # Stands for log 0. Finite, so that no difference of two of them is NaN; its exponential is 0 all the same.
 FLOOR = -1e30
@@ -50,6 +51,7 @@ class _Dense(NamedTuple):
     key_origin: Tensor
 
 
+@uncompiled  # which groups there are depends on data: not for a compiler
 def log_sum(
     x: Tensor,
     labels: Tensor,
@@ -64,19 +66,9 @@ def log_sum(
     gets ``FLOOR`` and no gradient. x (B, K) in float32 or float64, labels (B,); the result is (B,). The scale s ≥ 0 is
     a tensor of one number, 1 by default, and takes a gradient like the embeddings; keys with ``rows`` take none.
     """
-    if torch.compiler.is_compiling():  # which groups there are depends on data: not for a compiler
-        found: Tensor = _uncompiled(x, labels, ids, keys, hard, scale)
-        return found
     ids, keys = _comparable(ids, keys)
     if transformed():
         return _plain(x, None if keys is None else keys.embeddings, scale, labels, ids, keys, hard)
-    return _log_sum(x, labels, ids, keys, hard, scale)
-
-
-def _log_sum(
-    x: Tensor, labels: Tensor, ids: Tensor | None, keys: Keys | None, hard: bool, scale: Tensor | None
-) -> Tensor:
-    ids, keys = _comparable(ids, keys)
     if keys is not None and keys.labels.numel() == 0:
         return x.new_full((len(x),), FLOOR)
     plan = _plan(x, labels, ids, keys)
@@ -88,33 +80,25 @@ def _log_sum(
     return values
 
 
-_uncompiled = uncompiled(_log_sum)
-
-
 def _plain(
     x: Tensor, z: Tensor | None, scale: Tensor | None, labels: Tensor, ids: Tensor | None, keys: Keys | None, hard: bool
 ) -> Tensor:
     """The same by operations that torch itself differentiates, any number of times and under ``torch.func``."""
-    key_labels, key_ids = (labels, ids) if keys is None else (keys.labels, keys.ids)
-    if z is None or keys is None:
-        z = x
-    elif keys.rows is not None:
-        z = z.index_select(0, keys.rows)
-    z = z.to(x.dtype)
-    if len(z) == 0:
-        return x.sum(1) * 0 + FLOOR
-    same = labels[:, None] == key_labels[None, :]
-    if ids is not None and key_ids is not None:
-        mask = same & (ids[:, None] != key_ids[None, :])
+    if z is not None and keys is not None:
+        z = keys._replace(embeddings=z).picked().to(x.dtype)
+        if len(z) == 0:
+            return x.sum(1) * 0 + FLOOR
+        pairs, key_labels = pair(x, labels, Features(z, keys.labels, keys.ids), ids), keys.labels
     else:
-        mask = same if keys is not None else same & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
+        pairs, key_labels = pair(x, labels, None, ids), labels
+    z = pairs.keys
     # As in the written-out form, everything is relative to the first key of its class.
-    first = same.to(torch.uint8).argmax(1)
+    first = pairs.same.to(torch.uint8).argmax(1)
     key_first = (key_labels[:, None] == key_labels[None, :]).to(torch.uint8).argmax(1)
     a, b = x - z[first], z - z[key_first]
     distances = a.square().sum(1)[:, None] + b.square().sum(1)[None, :] - 2 * a @ b.T
     distances = distances.clamp(min=0)
-    t = torch.where(mask, distances if scale is None else distances * scale, FLOOR)
+    t = torch.where(pairs.positives, distances if scale is None else distances * scale, FLOOR)
     return t.max(1).values if hard else t.logsumexp(1)
 
 
