@@ -219,9 +219,8 @@ def _normalised(predictions: Predictions, counts: ClassCounts | None) -> Scores:
     weight = predictions.head_weight
     if weight is None:
         raise InputError("tau-norm needs the head's weights (head_weight), and the predictions have none")
-    for name in CHANGED:
-        if (part := predictions.part(name)) is not None:
-            _check_head(part, weight, name)
+    for name, part in predictions.parts(*CHANGED).items():
+        _check_head(part, weight, name)
     return lambda part, tau: tau_norm(part.embeddings, weight, tau)
 
 
@@ -271,8 +270,8 @@ class Kind:
         """Refuse predictions that lack what the method uses."""
         if self.uses == "train" and predictions.train is None:
             raise InputError(f"{name} needs the training embeddings and labels, and the predictions have none")
-        used = {"logits": (), "embeddings": CHANGED, "train": ("train", *CHANGED)}[self.uses]
-        if any(part.embeddings is None for name in used if (part := predictions.part(name)) is not None):
+        parts = predictions.parts() if self.uses == "train" else predictions.parts(*CHANGED)
+        if self.uses != "logits" and any(part.embeddings is None for part in parts.values()):
             raise InputError(f"{name} needs embeddings, and the predictions have none")
 
     def candidates(self, predictions: Predictions, grid: Sequence[float] | None) -> tuple[float, ...]:
@@ -331,11 +330,9 @@ def apply(
             )
         chosen = choose(lambda v: scores(val, v), method.candidates(predictions, grid), val.labels, counts)
         value, tried = chosen.value, {f"{v:g}": s for v, s in chosen.scores.items()}
-    parts: dict[str, Any] = {}
-    for name in CHANGED:
-        if (part := predictions.part(name)) is not None:
-            parts[name] = replace(part, logits=scores(part, value or 0.0))
-    return Applied(replace(predictions, **parts), {"kind": kind, "knob": knob, "value": value, "val": tried})
+    old = predictions.parts(*CHANGED)
+    new: dict[str, Any] = {name: replace(part, logits=scores(part, value or 0.0)) for name, part in old.items()}
+    return Applied(replace(predictions, **new), {"kind": kind, "knob": knob, "value": value, "val": tried})
 
 
 def _check_head(part: Any, weight: Tensor, name: str) -> None:

@@ -69,12 +69,10 @@ def posthoc(
     else:
         typer.echo(f"{method}: nothing to choose")
     rows: list[tuple[str, Summary]] = []
-    for name in ("val", "test"):
-        old, new = predictions.part(name), applied.predictions.part(name)
-        if old is None or new is None:
-            continue
-        uses = tools.counts_or_ones(known, predictions.num_classes)
+    uses = tools.counts_or_ones(known, predictions.num_classes)
+    for name, new in applied.predictions.parts("val", "test").items():
         if has_logits:
+            old = predictions.parts()[name]
             rows.append((f"{name} before", accuracy.summary(old.logits, old.labels, uses)))
         rows.append((f"{name} {method}", accuracy.summary(new.logits, new.labels, uses)))
     if not rows:

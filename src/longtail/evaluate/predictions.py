@@ -70,8 +70,7 @@ class Predictions:
     counts: ClassCounts | Any = None
 
     def __post_init__(self) -> None:
-        given = {name: part for name in PARTS if (part := getattr(self, name)) is not None}
-        if not given:
+        if not (given := self.parts()):
             raise InputError("predictions need logits and labels of at least one of train, val and test")
         c: int | None = None
         k: int | None = None
@@ -109,12 +108,11 @@ class Predictions:
 
     @property
     def num_classes(self) -> int:
-        return next(part.logits.shape[1] for name in PARTS if (part := self.part(name)) is not None)
+        return next(part.logits.shape[1] for part in self.parts().values())
 
-    def part(self, name: str) -> Part | None:
-        """``train``, ``val`` or ``test`` by name."""
-        part: Part | None = getattr(self, name)
-        return part
+    def parts(self, *names: str) -> dict[str, Part]:
+        """Those of train, val and test that there are, by name; with ``names``, of these alone."""
+        return {name: part for name in names or PARTS if (part := getattr(self, name)) is not None}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Any]) -> Predictions:
@@ -145,18 +143,12 @@ class Predictions:
 
     def to_tensors(self) -> dict[str, Tensor]:
         """The arrays of a file: the inverse of ``from_tensors``."""
-        tensors: dict[str, Tensor] = {}
-        for name in PARTS:
-            if (part := self.part(name)) is not None:
-                for field in _FIELDS:
-                    if (value := getattr(part, field)) is not None:
-                        tensors[f"{name}_{field}"] = value
-        for name in _HEAD:
-            if (value := getattr(self, name)) is not None:
-                tensors[name] = value
-        if self.counts is not None:
-            tensors["counts"] = self.counts.n
-        return tensors
+        tensors: dict[str, Any] = {}
+        for name, part in self.parts().items():
+            tensors |= {f"{name}_{field}": getattr(part, field) for field in _FIELDS}
+        tensors |= {name: getattr(self, name) for name in _HEAD}
+        tensors["counts"] = None if self.counts is None else self.counts.n
+        return {name: value for name, value in tensors.items() if value is not None}
 
     def save(self, path: str | Path) -> None:
         """Write ``.safetensors`` or ``.npz``, by the ending; test samples go by the short names."""
@@ -175,8 +167,8 @@ class Predictions:
 
     def doubts(self) -> str | None:
         """A warning where probabilities seem to stand in place of logits."""
-        for name in PARTS:
-            f = part.logits if (part := self.part(name)) is not None else torch.empty(0, 0)
+        for name, part in self.parts().items():
+            f = part.logits
             if len(f) and bool((f >= 0).all() and ((f.double().sum(1) - 1).abs() < 1e-3).all()):
                 return (
                     f"the logits ({name}) are at least 0 and sum to 1 for every sample, as probabilities do; store "

@@ -157,8 +157,7 @@ class Term(nn.Module):
             outputs = Outputs(outputs, None) if self.needs == ("logits",) else Outputs(None, outputs)
         if not isinstance(outputs, tuple) or len(outputs) != 2:
             raise InputError(f"{kind} takes (logits, embeddings), got {type(outputs).__name__}")
-        given = dict(zip(("logits", "embeddings"), outputs))
-        used: dict[str, Tensor | None] = {"logits": None, "embeddings": None}
+        given, used = dict(zip(Outputs._fields, outputs)), dict.fromkeys(Outputs._fields)
         self.check_labels(labels, soft=self.soft_labels)
         for what in self.needs:
             x = given[what]
@@ -290,8 +289,7 @@ class Objective(nn.Module):
         total: Tensor | None = None
         parts: dict[str, Tensor] = {}
         batch = Gathered(outputs, labels, ids, self.distributed)
-        remembers = self._remembers()
-        remembered = self._recall(batch) if remembers else None
+        remembered = self._recall(batch)
         growth: list[Tensor] = []
         for (weight, term), name in zip(self.weighted, self.part_names()):
             if weight == 0:
@@ -310,8 +308,7 @@ class Objective(nn.Module):
             total = mean if total is None else total + mean
         if total is None:
             raise InputError("every term of the objective has weight 0: nothing is left to minimise")
-        if remembers:
-            self._remember(batch, key_embeddings)
+        self._remember(batch, key_embeddings)
         return (total, parts) if return_parts else total
 
     def alive(self, labels: Tensor, ids: Tensor | None = None) -> Tensor | None:
@@ -323,7 +320,7 @@ class Objective(nn.Module):
             found = term.alive(all_labels, ids=all_ids) if weight > 0 else None
             if found is None:
                 continue
-            remembered = self._recall(batch) if self._remembers() else None
+            remembered = self._recall(batch)
             if remembered is not None and (more := term.alive(all_labels, keys=remembered, ids=all_ids)) is not None:
                 found = found | more
             return batch.own_rows(found)
@@ -355,21 +352,24 @@ class Objective(nn.Module):
         found = term.growth(Outputs(logits.detach().to(compute_dtype(logits))), inputs.indices(batch.labels))
         return None if found is None else batch.gather(found * self._counting(batch.ids, found)).mean()
 
-    def _remembers(self) -> bool:
-        return self.memory is not None and self.training and any(w > 0 and t.takes_keys for w, t in self.weighted)
+    def _memory_in_use(self) -> ClassMemory | None:
+        """The memory while training, if a term that is computed takes keys."""
+        return self.memory if self.training and any(w > 0 and t.takes_keys for w, t in self.weighted) else None
 
     def _recall(self, batch: Gathered) -> Keys | None:
-        assert self.memory is not None
+        if (memory := self._memory_in_use()) is None:
+            return None
         _, labels, ids = batch.everywhere(())
         self.weighted[0][1].check_labels(labels)
-        return self.memory.recall(labels.long(), ids)
+        return memory.recall(labels.long(), ids)
 
     def _remember(self, batch: Gathered, key_embeddings: Tensor | None) -> None:
-        assert self.memory is not None
+        if (memory := self._memory_in_use()) is None:
+            return
         if key_embeddings is not None:
             batch = Gathered((None, key_embeddings.detach()), batch.labels, batch.ids, self.distributed)
         outputs, labels, ids = batch.everywhere(("embeddings",))
-        self.memory.push(outputs[1], labels, ids)
+        memory.push(outputs[1], labels, ids)
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
