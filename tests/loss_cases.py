@@ -116,6 +116,32 @@ def _ce(
     )
 
 
+def _keyed(
+    name: str,
+    kind: type[Term],
+    reference: Callable[..., list[float]],
+    *values: Any,
+    shift: bool = False,
+    still: bool = False,
+    ids: bool = False,
+    first: bool = True,
+    **knobs: Any,
+) -> Case:
+    """A term on embeddings that takes keys, with its knobs; ``values`` are what they are to the reference."""
+    return Case(
+        name,
+        lambda: kind(COUNTS, **knobs),
+        lambda x, y, **given: reference(x, y, *values, **given),
+        shift=shift,
+        still=still,
+        keyed=True,
+        ids=ids,
+        first=first,
+    )
+
+
+TENTH: dict[str, Any] = {"alpha": Power(1.0, scale=0.1, of="count")}
+UNIT: dict[str, Any] = {"normalise": True, "temperature": 0.1}
 SOFT_MARGIN = Margin(target=Listed(LDAM), other=Power(1.0))
 
 CASES = [
@@ -165,77 +191,23 @@ CASES = [
         first=False,
     ),
     Case("hybrid", lambda: Hybrid(COUNTS), naive.hybrid, logits=True),
-    Case(
-        "pull",
-        lambda: Pull(COUNTS, alpha=Power(1.0, scale=0.1, of="count")),
-        lambda x, y, **k: naive.pull(x, y, ALPHA, **k),
-        shift=True,
-        still=True,
-        keyed=True,
-    ),
-    Case(
-        "hard-pull",
-        lambda: HardPull(COUNTS, alpha=Power(1.0, scale=0.1, of="count")),
-        lambda x, y, **k: naive.hard_pull(x, y, ALPHA, **k),
-        shift=True,
-        still=True,
-        keyed=True,
-    ),
+    _keyed("pull", Pull, naive.pull, ALPHA, **TENTH, shift=True, still=True),
+    _keyed("hard-pull", HardPull, naive.hard_pull, ALPHA, **TENTH, shift=True, still=True),
     Case("center", lambda: Center(COUNTS), naive.center, shift=True, still=True),
     Case("range", lambda: Range(COUNTS, gamma=30.0), lambda x, y: naive.range_loss(x, y, 30.0), shift=True, still=True),
     Case(
         "range-1", lambda: Range(COUNTS), lambda x, y: naive.range_loss(x, y, 1.0), shift=True, still=True, first=False
     ),
     Case("spreadout", lambda: Spreadout(COUNTS), naive.spreadout),
-    Case(
-        "dro-lt",
-        lambda: DroLt(COUNTS),
-        lambda x, y, **k: naive.dro_lt(x, y, EPSILON, **k),
-        shift=True,
-        still=True,
-        keyed=True,
-    ),
-    Case(
-        "dro-lt-0",
-        lambda: DroLt(COUNTS, epsilon=Constant(0.0)),
-        lambda x, y, **k: naive.dro_lt(x, y, [0.0] * C, **k),
-        shift=True,
-        still=True,
-        keyed=True,
-        first=False,
-    ),
-    Case(
-        "dro-lt-frozen",
-        lambda: DroLt(COUNTS, centroids=CENTROIDS),
-        lambda x, y, **k: naive.dro_lt(x, y, EPSILON, CENTROIDS.tolist(), **k),
-        keyed=True,
-        first=False,
-    ),
-    Case("infonce", lambda: InfoNCE(COUNTS), naive.infonce, ids=True, keyed=True),
-    Case(
-        "infonce-unit",
-        lambda: InfoNCE(COUNTS, normalise=True, temperature=0.1),
-        lambda x, y, **k: naive.infonce(x, y, normalise=True, temperature=0.1, **k),
-        ids=True,
-        keyed=True,
-        first=False,
-    ),
-    Case("supcon", lambda: SupCon(COUNTS), naive.supcon, keyed=True),
-    Case(
-        "supcon-unit",
-        lambda: SupCon(COUNTS, normalise=True, temperature=0.1),
-        lambda x, y, **k: naive.supcon(x, y, True, 0.1, **k),
-        keyed=True,
-        first=False,
-    ),
-    Case("triplet", lambda: Triplet(COUNTS), naive.triplet, keyed=True),
-    Case(
-        "triplet-unit",
-        lambda: Triplet(COUNTS, gamma=0.3, normalise=True),
-        lambda x, y, **k: naive.triplet(x, y, 0.3, True, **k),
-        keyed=True,
-        first=False,
-    ),
+    _keyed("dro-lt", DroLt, naive.dro_lt, EPSILON, shift=True, still=True),
+    _keyed("dro-lt-0", DroLt, naive.dro_lt, [0.0] * C, epsilon=Constant(0.0), shift=True, still=True, first=False),
+    _keyed("dro-lt-frozen", DroLt, naive.dro_lt, EPSILON, CENTROIDS.tolist(), centroids=CENTROIDS, first=False),
+    _keyed("infonce", InfoNCE, naive.infonce, False, 1.0, ids=True),
+    _keyed("infonce-unit", InfoNCE, naive.infonce, True, 0.1, **UNIT, ids=True, first=False),
+    _keyed("supcon", SupCon, naive.supcon),
+    _keyed("supcon-unit", SupCon, naive.supcon, True, 0.1, **UNIT, first=False),
+    _keyed("triplet", Triplet, naive.triplet),
+    _keyed("triplet-unit", Triplet, naive.triplet, 0.3, True, gamma=0.3, normalise=True, first=False),
 ]
 
 

@@ -164,7 +164,7 @@ def triplet(x: Rows, labels: list[int], gamma=1.0, normalise=False, ids=None, ke
     return values
 
 
-def infonce(x: Rows, labels: list[int], ids: list[int], normalise=False, temperature=1.0, keys=None) -> list[float]:
+def infonce(x: Rows, labels: list[int], normalise: bool, temperature: float, ids: list[int], keys=None) -> list[float]:
     change = unit if normalise else list
     values = []
     for i in range(len(x)):

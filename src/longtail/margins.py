@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from .counts import ClassCounts
-from .errors import InputError, one_of, real, unknown
+from .errors import InputError, one_of, real
 
 
 class PerClass:
@@ -187,16 +187,12 @@ def from_data(data: Any) -> Any:
         return Constant(float(data))
     if not isinstance(data, dict) or "kind" not in data:
         raise InputError(f"a margin's plain data is a mapping with a 'kind', got {data!r}")
-    kind = KINDS.get(str(data["kind"]))
-    if kind is None:
-        raise unknown("margin kind", data["kind"], KINDS)
+    kind = KINDS[one_of("margin kind", str(data["kind"]), KINDS)]
     fields = {k: v for k, v in data.items() if k != "kind"}
     if kind is Margin:
         fields = {k: None if v is None else from_data(v) for k, v in fields.items()}
-    valid = [f.name for f in dataclasses.fields(kind)]
     for name in fields:
-        if name not in valid:
-            raise unknown(f"field of {data['kind']}", name, valid)
+        one_of(f"field of {data['kind']}", name, [f.name for f in dataclasses.fields(kind)])
     for f in dataclasses.fields(kind):
         if f.default is dataclasses.MISSING and f.name not in fields:
             raise InputError(f"the plain data of {data['kind']} lacks {f.name!r}, got {data!r}")

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..counts import ClassCounts
 from ..errors import InputError, real
 from ..margins import PerClass, Power
-from ..numeric import class_means, unit_rows
+from ..numeric import class_means, compute_dtype, unit_rows
 from .base import Features, Outputs, Term
 from .inputs import FixedDtype
 from .pairs import log1p_sum_exp, near_origin, pair, squared_distances
@@ -177,9 +177,7 @@ class DroLt(FixedDtype, Term):
         if not isinstance(centroids, Tensor) or centroids.ndim != 2 or len(centroids) != c:
             got = tuple(centroids.shape) if isinstance(centroids, Tensor) else type(centroids).__name__
             raise InputError(f"centroids must be a tensor of shape ({c}, K), got {got}")
-        centroids = centroids.detach().clone()
-        if centroids.dtype != torch.float64:
-            centroids = centroids.float()
+        centroids = centroids.detach().to(compute_dtype(centroids), copy=True)
         empty = (self.counts.n == 0).to(centroids.device)
         centroids[empty] = centroids[empty].nan_to_num(0.0, 0.0, 0.0)
         wrong = ~torch.isfinite(centroids).all(1)

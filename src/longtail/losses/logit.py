@@ -34,7 +34,7 @@ class WithMargin(Term):
     needs = ("logits",)
     scope = "sample"
 
-    def __init__(self, counts: ClassCounts | Any, margin: Margin | None) -> None:
+    def __init__(self, counts: ClassCounts | Any, *, margin: Margin | None = None) -> None:
         super().__init__(counts)
         if margin is not None and not isinstance(margin, Margin):
             raise InputError(f"margin must be a Margin such as Margin.log_ratio() or None, got {margin!r}")
@@ -96,7 +96,7 @@ class MarginCrossEntropy(WithMargin):
         label_smoothing: float = 0.0,
         ignore_index: int | None = None,
     ) -> None:
-        super().__init__(counts, margin)
+        super().__init__(counts, margin=margin)
         self.focal = real("focal", focal, at_least=0)
         self.label_smoothing = real("label_smoothing", label_smoothing, at_least=0, at_most=1)
         self.ignore_index = None if ignore_index is None else whole("ignore_index", ignore_index)
@@ -211,9 +211,6 @@ class HardMargin(WithMargin):
     References:
         The ELM paper, below Eq. 3. Crammer and Singer, Multiclass kernel-based vector machines, 2001.
     """
-
-    def __init__(self, counts: ClassCounts | Any, *, margin: Margin | None = None) -> None:
-        super().__init__(counts, margin)
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
         f = out.logits

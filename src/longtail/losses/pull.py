@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from numbers import Integral
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .. import margins
@@ -18,6 +18,7 @@ from .base import Features, Keys, Objective, Outputs, Term
 from .inputs import check_ids
 from .logit import MarginCrossEntropy
 from .memory import ClassMemory
+from .pairs import softplus
 from .pull_kernel import count, log_sum
 
 
@@ -70,11 +71,8 @@ class _Pull(Term):
             x = unit_rows(x)
             parts = [None if keys is None else _normalised(keys) for keys in parts]
         scale = self.scale(x)
-        joined: Tensor | None = None
-        for keys in parts:
-            one = log_sum(x, labels, ids, keys, self.hard, scale)
-            joined = one if joined is None else torch.maximum(joined, one) if self.hard else _log_add(joined, one)
-        assert joined is not None
+        found = [log_sum(x, labels, ids, keys, self.hard, scale) for keys in parts]
+        joined = functools.reduce(torch.maximum if self.hard else _log_add, found)
         return self.finish(joined - self.vector("alpha", x)[labels], labels, parts, ids)
 
     def scale(self, x: Tensor) -> Tensor | None:
@@ -168,8 +166,7 @@ class Pull(_Pull):
             at_hand = sum(self._positives(labels, keys, ids) for keys in parts)
             assert isinstance(at_hand, Tensor)
             joined = joined + (self.vector("others", joined)[labels] / at_hand.clamp(min=1)).log()
-        # log(1 + exp ·); beyond the threshold the 1 is below the last digit, also of float64
-        return F.softplus(joined, threshold=40.0)
+        return softplus(joined)
 
 
 class RelativePull(Pull):
