@@ -16,11 +16,8 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
-
-from torch import Tensor
 
 from ..errors import InputError, unknown
 from . import cifar
@@ -37,30 +34,6 @@ TRIES = 5
 CHUNK = 1 << 20
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if known
-
-
-@dataclass(frozen=True)
-class Archive:
-    file: str
-    md5: str
-    content: str  # sha256 over pixels and labels, whatever the layout
-
-
-_CONTENT = {
-    "cifar10-lt": "9048fcbac9c08a64d57a7c5a5a66750a974ad4eab380914df129f7e223d823df",
-    "cifar100-lt": "283e80e15e3841cce98044da5929d8557a88969bfd2d77d1c1db7bb78ba419f7",
-}
-# The first is what `fetch` downloads: the binary layout needs no unpickling.
-ARCHIVES = {
-    "cifar10-lt": (
-        Archive("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", _CONTENT["cifar10-lt"]),
-        Archive("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", _CONTENT["cifar10-lt"]),
-    ),
-    "cifar100-lt": (
-        Archive("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", _CONTENT["cifar100-lt"]),
-        Archive("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", _CONTENT["cifar100-lt"]),
-    ),
-}
 
 
 def fetch(
@@ -89,28 +62,27 @@ def fetch(
                 f"{name} cannot be unpacked from one archive: fetch it without --from to see what it needs"
             )
         return "\n".join(line.format(folder=root / name) for line in LISTINGS[name].help)
-    if name not in ARCHIVES:
+    layout = cifar.LAYOUTS.get(name)
+    if layout is None:
         return f"{name} needs no download."
-    layout = cifar.LAYOUTS[name]
-    problem = verify(name, root)
+    problem = cifar.verify(layout, root)
     if problem is None:
         return f"{name} is already in {root}, and complete."
     if "not the official one" in problem:  # somebody's own version: theirs to move
         raise InputError(f"{problem}; move it away to fetch the official one")
     if source is not None and not Path(source).is_file():
-        raise InputError(f"there is no file {source}: --from takes an archive such as {ARCHIVES[name][0].file}")
+        raise InputError(f"there is no file {source}: --from takes an archive such as {layout.archive}")
     new = not root.exists()
     try:
         root.mkdir(parents=True, exist_ok=True)
         if source is not None:
             # An archive packed anew has another checksum but may hold the same images: the content decides.
-            install(Path(source), root, layout, _CONTENT[name])
+            install(Path(source), root, layout)
             return f"{name}: unpacked from {source} and verified in {root}."
-        archive = ARCHIVES[name][0]
         base = address or os.environ.get(ADDRESS_VARIABLE) or OFFICIAL
-        path = download(base.rstrip("/") + "/" + archive.file, root / archive.file, archive.md5, progress)
+        path = download(base.rstrip("/") + "/" + layout.archive, root / layout.archive, layout.md5, progress)
         try:
-            install(path, root, layout, archive.content)
+            install(path, root, layout)
         finally:
             path.unlink()
         return f"{name}: downloaded, verified and unpacked in {root}."
@@ -122,46 +94,25 @@ def fetch(
                 root.rmdir()
 
 
-def verify(name: str, root: Path) -> str | None:
-    """What is wrong with the CIFAR in ``root``; None if it is there and every pixel and label is right."""
-    try:
-        digest = content_digest(cifar.LAYOUTS[name], root)
-    except InputError as error:
-        return str(error)
-    if digest != _CONTENT[name]:
-        return f"{name} in {root} can be read, but is not the official one: some pixels or labels differ"
-    return None
-
-
-def content_digest(layout: cifar.Layout, root: Path) -> str:
-    source = cifar.read(layout, root)
-    digest = hashlib.sha256()
-    for split in (source.train, source.test):
-        assert split is not None
-        assert isinstance(split.inputs, Tensor)
-        digest.update(split.inputs.numpy().data)
-        digest.update(split.labels.numpy().astype("<i8").tobytes())
-    return digest.hexdigest()
-
-
-def install(path: Path, root: Path, layout: cifar.Layout, content: str) -> None:
+def install(path: Path, root: Path, layout: cifar.Layout) -> None:
     """Unpack beside the target, compare the content's digest, then move into place; a bad old copy goes last."""
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=root) as temporary:
         fresh = Path(temporary)
         unpack(path, fresh)
         try:
-            digest = content_digest(layout, fresh)
+            digest = cifar.content_digest(layout, fresh)
         except InputError as error:
             text = str(error).replace(temporary + os.sep, "").split("; `longtail")[0].replace(repr(temporary), "it")
             raise InputError(f"{path} is not {layout.name.removesuffix('-lt')}: {text}") from None
-        if digest != content:
+        if digest != layout.content:
             raise InputError(f"{path}: checksum mismatch, its images are not the official ones")
-        folder = layout.binary if (fresh / layout.binary).is_dir() else layout.python
-        # The reader prefers the binary layout, so a bad binary copy must not stay in front of a good python one.
-        for old in {folder, layout.binary}:
+        form = layout.form(fresh)
+        assert form is not None  # what could be read is there
+        # The reader prefers the binary form, so a bad binary copy must not stay in front of a good python one.
+        for old in {form.folder, layout.binary.folder}:
             if (root / old).exists():
                 (root / old).rename(fresh / f"old-{old}")
-        (fresh / folder).rename(root / folder)
+        (fresh / form.folder).rename(root / form.folder)
 
 
 def unpack(path: Path, target: Path) -> None:

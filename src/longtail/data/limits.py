@@ -64,3 +64,8 @@ def shown(text: str, most: int = 200) -> str:
     """Text for a message: without line breaks, cut where it is endless."""
     plain = text.encode("utf-8", "backslashreplace").decode().replace("\n", "\\n").replace("\0", "\\0")
     return plain if len(plain) <= most else plain[: most - 1] + "…"
+
+
+def text(value: object) -> str:
+    """Anything as a string; bytes are read as UTF-8, and what is none stays visible."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InputError, real, unknown, whole
-from .dataset import Dataset, Split, fingerprint
+from .dataset import Dataset, Files, Split, fingerprint
 from .limits import shown
 
 Profile = Literal["exp", "step"] | Sequence[int] | None
@@ -23,12 +24,46 @@ class Source:
     """What a reader hands over: everything it found, before any profile."""
 
     name: str
-    train: Split
-    test: Split | None
     class_names: list[str]
+    train: Split
     val: Split | None = None
+    test: Split | None = None
     notes: tuple[str, ...] = ()
     identity: str = ""  # what the fingerprint must know beyond indices and labels
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        class_names: list[str],
+        parts: Mapping[str, tuple[Tensor | Files, Tensor]],
+        notes: Sequence[str] = (),
+        identity: str = "",
+        **about: Any,
+    ) -> Source:
+        """From the inputs and labels of train and perhaps val and test, which are numbered through in their order;
+        ``about`` is what the splits share (``mean``, ``columns``, …)."""
+        splits: dict[str, Split] = {}
+        start = 0
+        for key, (inputs, labels) in parts.items():
+            splits[key] = Split(inputs, labels, torch.arange(start, start + len(labels)), **about)
+            start += len(labels)
+        return cls(name, class_names, splits["train"], splits.get("val"), splits.get("test"), tuple(notes), identity)
+
+
+def encode(path: Path, labels: Mapping[str, Sequence[int | str]], names: Sequence[str]) -> dict[str, Tensor]:
+    """Labels of each split as places in the list of class names, which whole numbers already are."""
+    place = {name: i for i, name in enumerate(names)}
+    found = {}
+    for split, given in labels.items():
+        numbers = [place.get(y, -1) if isinstance(y, str) else y for y in given]
+        for row, number in enumerate(numbers):
+            if not 0 <= number < len(names):
+                raise InputError(
+                    f"{path}: label {given[row]!r} of {split}, row {row}, is none of the {len(names)} classes"
+                )
+        found[split] = torch.tensor(numbers, dtype=torch.int64)
+    return found
 
 
 def exp_profile(n_max: int, num_classes: int, ratio: float) -> list[int]:
