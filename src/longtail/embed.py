@@ -22,10 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .data import Dataset, Split
+from .data import Dataset
 from .data.dataset import Files
-from .data.images import open_image, reduction
-from .data.limits import is_regular, reason
+from .data.feeds import results
+from .data.images import open_image, readable, reduction
+from .data.limits import is_regular
 from .errors import InputError
 from .models.pretrained import Backbone, Preprocessing
 from .models.pretrained.folding import folded
@@ -72,7 +73,7 @@ class Embedded:
         arrays: dict[str, Any] = {
             "class_names": np.array(self.data.class_names), "backbone": np.array(json.dumps(self.backbone))
         }  # fmt: skip
-        for name, split in _splits(self.data).items():
+        for name, split in self.data.splits.items():
             arrays[f"x_{name}"], arrays[f"y_{name}"] = split.inputs.numpy(), split.labels.numpy()  # type: ignore[union-attr]
             if name in self.paths:
                 arrays[f"paths_{name}"] = np.array([p.encode("utf-8", "surrogateescape") for p in self.paths[name]])
@@ -134,17 +135,12 @@ def embed(
         raise cannot_write(folder / "embeddings", error) from error
     splits = {
         split: replace(old, inputs=torch.from_numpy(whole[images.places[split]]), mean=None, std=None)
-        for split, old in _splits(data).items()
+        for split, old in data.splits.items()
     }
     new = replace(data, train=splits["train"], val=splits.get("val"), test=splits["test"])
-    paths = {n: old.inputs.names() for n, old in _splits(data).items() if isinstance(old.inputs, Files)}
+    paths = {n: old.inputs.names() for n, old in data.splits.items() if isinstance(old.inputs, Files)}
     stacked = torch.from_numpy(np.stack(seen, 1)) if seen else None
     return Embedded(new, stacked, paths, backbone.identity(), computed, folder)
-
-
-def _splits(data: Dataset) -> dict[str, Split]:
-    found = {"train": data.train, "val": data.val, "test": data.test}
-    return {name: split for name, split in found.items() if split is not None}
 
 
 def _digest(data: bytes) -> str:
@@ -159,7 +155,7 @@ class Images:
 
     def __init__(self, data: Dataset, how: Preprocessing) -> None:
         self.how, self.view, self.flip = how, 0, False
-        splits = _splits(data)
+        splits = data.splits
         self.parts = [split.inputs for split in splits.values()]
         self.part = np.repeat(np.arange(len(self.parts)), [len(p) for p in self.parts])
         self.row = np.concatenate([np.arange(len(p)) for p in self.parts])
@@ -198,27 +194,20 @@ class Images:
                 found.update(part[i].numpy().data)
         return found.hexdigest()
 
-    def __getitem__(self, ids: np.ndarray) -> Tensor | str:
-        """uint8 (B, 3, S, S), or the sentence that says what is wrong."""
-        try:
-            return torch.stack([self._read(int(i)) for i in ids])
-        except InputError as error:
-            return str(error)
+    def read(self, ids: np.ndarray) -> Tensor:
+        """uint8 (B, 3, S, S)."""
+        return torch.stack([self._read(int(i)) for i in ids])
 
     def _read(self, i: int) -> Tensor:
         part, row = self.parts[self.part[i]], int(self.row[i])
         if not isinstance(part, Files):
             return self._prepare(part[row].expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy(), i)
-        try:
+        with readable(part.where(row)):
             image = open_image(part.read(row))
             # Decoded smaller where that leaves twice the pixels needed: faster, and hardly another image
             short = min(image.width, image.height)
             reduce = 1 if self.view else reduction(short, 2 * self.how.needed)
             return self._prepare(np.ascontiguousarray(image.pixels(reduce)), i)
-        except FileNotFoundError:
-            raise InputError(f"there is no image {part.where(row)}") from None
-        except Exception as error:  # a broken image can make a decoder raise nearly anything
-            raise InputError(f"{part.where(row)} is no readable image: {reason(error)}") from None
 
     def _prepare(self, image: np.ndarray, i: int) -> Tensor:
         if not self.view:
@@ -289,9 +278,11 @@ class _Run:
         """Of the images at ``ids``, a batch at a time, in order."""
         cut = range(0, len(ids), self.batch_size)
         half = self.precision == "bf16"
-        for pixels in self._decoded(images, [ids[i : i + self.batch_size] for i in cut]):
-            if isinstance(pixels, str):
-                raise InputError(pixels)
+        workers = self.workers
+        if workers is None:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            workers = min(cores // 2, 8) if len(ids) > 128 else 0
+        for pixels in results(images.read, [ids[i : i + self.batch_size] for i in cut], workers):
             x = self.backbone.preprocessing.normalise(pixels.to(self.device))
             with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
                 z = self.network(x.to(memory_format=torch.channels_last))
@@ -299,23 +290,6 @@ class _Run:
             if not bool(torch.isfinite(z).all()):
                 raise InputError(f"backbone {self.backbone.name!r} gives embeddings that are not finite")
             yield z.numpy()
-
-    def _decoded(self, images: Images, batches: list[np.ndarray]) -> Iterator[Tensor | str]:
-        workers = self.workers
-        if workers is None:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            workers = min(cores // 2, 8) if sum(map(len, batches)) > 128 else 0
-        if workers == 0:
-            return map(images.__getitem__, batches)
-        from torch.utils.data import DataLoader
-
-        source: Any = images  # indexed by whole batches, which DataLoader does not know
-        loader: Any = DataLoader(source, batch_size=None, sampler=batches, num_workers=workers, collate_fn=_unchanged)
-        return iter(loader)
-
-
-def _unchanged(result: Any) -> Any:
-    return result
 
 
 def _compute(passes: list[_Pass], run: _Run, progress: Progress | None) -> int:
@@ -341,12 +315,8 @@ def _compute(passes: list[_Pass], run: _Run, progress: Progress | None) -> int:
                     progress(done, total)
             found = np.concatenate(parts)
             shard, kept = np.ascontiguousarray(found[: len(ids)]), found[len(ids) :]
-            _atomically(step.shard(number), partial(_save, shard))
+            _atomically(step.shard(number), partial(np.save, arr=shard))
     return total
-
-
-def _save(array: np.ndarray, file: Any) -> None:
-    np.save(file, array)
 
 
 def _atomically(path: Path, write: Callable[[Any], Any]) -> None:
