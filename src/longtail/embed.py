@@ -28,8 +28,7 @@ from .data.feeds import results
 from .data.images import open_image, readable, reduction
 from .data.limits import is_regular
 from .errors import InputError
-from .models.pretrained import Backbone, Preprocessing
-from .models.pretrained.folding import folded
+from .models.pretrained import Backbone, Preprocessing, folded
 from .runs.files import cannot_write
 
 SHARD = 512

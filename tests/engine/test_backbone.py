@@ -22,7 +22,7 @@ from longtail.evaluate.predictions import Predictions
 from longtail.inference import restore
 from longtail.models import pretrained
 from longtail.models.pretrained import Prepare, Preprocessing
-from longtail.models.pretrained.tuning import Fit
+from longtail.models.pretrained.backbone import Fit
 
 # A small network with batch norm, a list of blocks and a layer after it
 FACTORY = """

@@ -90,13 +90,16 @@ class Preprocessing:
 
     def pixels(self, image: np.ndarray) -> Tensor:
         """Decoded pixels, uint8 (H, W, 3), as uint8 (3, size, size): what loading many images uses."""
-        planes = torch.from_numpy(image).permute(2, 0, 1)[None]
-        height, width = image.shape[:2]
-        shape = self.shape(height, width)
-        if shape != (height, width):
-            planes = interpolate(planes, shape, mode=self.resample, antialias=True)
+        return self.squares(torch.from_numpy(image).permute(2, 0, 1)[None])[0]
+
+    def squares(self, images: Tensor) -> Tensor:
+        """Images (B, 3, H, W) of one size, resized and cut: (B, 3, size, size)."""
+        old = (images.shape[2], images.shape[3])
+        shape = self.shape(*old)
+        if shape != old:
+            images = interpolate(images, shape, mode=self.resample, antialias=True)
         top, left = (shape[0] - self.size) // 2, (shape[1] - self.size) // 2
-        return planes[0, :, top : top + self.size, left : left + self.size]
+        return images[:, :, top : top + self.size, left : left + self.size]
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """uint8 (B, 3, S, S) as float32, by channel (x/255 − mean)/std."""
