@@ -32,8 +32,7 @@ from ..models import Standardise
 from ..plan import Plan
 from ..probabilities import reading
 from . import inputs, linear
-from .display import Display
-from .stopping import EarlyStopping
+from .watchers import Display, EarlyStopping
 
 Array = NDArray[Any]
 
@@ -255,16 +254,12 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
     def _train_linear(
         self, module: nn.Module, plan: Plan, x: Any, labels: Tensor, weights: Tensor | None, display: Display
     ) -> None:
-        self.history_: list[dict[str, Any]] = []
-
-        def say(row: dict[str, Any], share: float) -> None:
-            self.history_.append(row)
-            display.show(row["stage"], row["loss"], share)
-
         weights = torch.ones(len(labels), dtype=torch.float64) if weights is None else weights
         iterations = int(self.epochs or linear.ITERATIONS)
         decay = real("weight_decay", self.weight_decay, at_least=0)
-        linear.fit(module.double(), plan, x, labels, weights, weight_decay=decay, iterations=iterations, say=say)
+        self.history_ = linear.fit(
+            module.double(), plan, x, labels, weights, weight_decay=decay, iterations=iterations, show=display.show
+        )
 
     def _train_network(
         self,
@@ -287,8 +282,8 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         watch = EarlyStopping(module, plan, train, watched, sum(plan.epochs(epochs)[:-1]), self.n_iter_no_change)
         with contextlib.suppress(Interrupted):  # by `watch`: nothing else can
             device = pick_device(self.device)
-            train_network(module, plan, train, recipe, seed=seed, device=device, watchers=[watch, display],
-                          saving=Saving(stop=watch.stop))  # fmt: skip
+            watchers, saving = [watch, display], Saving(stop=watch.stop)
+            train_network(module, plan, train, recipe, seed=seed, device=device, watchers=watchers, saving=saving)
         watch.restore()
         self.history_ = watch.rows
         module.cpu()
@@ -306,19 +301,18 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
 
     def _logits(self, x: Any) -> Tensor:
         if self._sparse:
-            found = linear.logits(self.module_.head, inputs.scaled(self._layer, sparse.csr_array(x)))
-        else:
+            return self.reading_.scores(
+                linear.logits(self.module_.head, inputs.scaled(self._layer, sparse.csr_array(x)))
+            )
+        found = []
+        for rows in inputs.dense_blocks(x):
             with torch.no_grad():
-                found = torch.cat([self._dense_logits(rows) for rows in inputs.dense_blocks(x)])
-        return self.reading_.scores(found)
-
-    def _dense_logits(self, x: Tensor) -> Tensor:
-        logits: Tensor
-        logits, embeddings = self.module_(x)
-        if self._neighbours is not None:
-            known, labels, k = self._neighbours
-            logits = posthoc.knn(embeddings, known, labels, len(self.classes_), k).double()
-        return logits
+                logits, embeddings = self.module_(rows)
+            if self._neighbours is not None:
+                known, labels, k = self._neighbours
+                logits = posthoc.knn(embeddings, known, labels, len(self.classes_), k).double()
+            found.append(logits)
+        return self.reading_.scores(torch.cat(found))
 
     def _decide(self, X: Any, target: Any) -> Array:
         logits: Array = self._logits(self._valid(X)).numpy()
