@@ -27,7 +27,7 @@ from .data.dataset import Files
 from .data.feeds import results
 from .data.images import open_image, readable, reduction
 from .data.limits import is_regular
-from .errors import InputError
+from .errors import InputError, whole
 from .models.pretrained import Backbone, Preprocessing, folded
 from .runs.files import cannot_write
 
@@ -110,8 +110,7 @@ def embed(
     """
     if data.kind == "features":
         raise InputError(f"{data.name} holds features already: a backbone takes images")
-    if views < 0:
-        raise InputError(f"views must be a whole number of at least 0, got {views}")
+    whole("views", views, at_least=0)
     images = Images(data, backbone.preprocessing)
     key = {"format": 1, "images": images.digest(), "backbone": backbone.identity(), "precision": precision}
     folder = Path(cache or cache_folder()) / "embeddings" / _digest(json.dumps(key, sort_keys=True).encode())[:32]
@@ -128,12 +127,11 @@ def embed(
         if not (folder / "about.json").exists():
             text = json.dumps({**key, "data": data.name}, indent=2)
             _atomically(folder / "about.json", lambda file: file.write(text.encode()))
-        computed = _compute(passes, run, progress)
-        whole, *seen = [step.read(backbone.embedding_size) for step in passes]
+        (every, *seen), computed = _fill(passes, run, progress)
     except OSError as error:
         raise cannot_write(folder / "embeddings", error) from error
     splits = {
-        split: replace(old, inputs=torch.from_numpy(whole[images.places[split]]), mean=None, std=None)
+        split: replace(old, inputs=torch.from_numpy(every[images.places[split]]), mean=None, std=None)
         for split, old in data.splits.items()
     }
     new = replace(data, train=splits["train"], val=splits.get("val"), test=splits["test"])
@@ -225,38 +223,32 @@ class Images:
 
 @dataclass(frozen=True)
 class _Pass:
-    """Some of the images, in one form, and their shards in the cache."""
+    """Some of the images, in one form; ``shards`` are the files of the cache that hold them, and whom each holds."""
 
     folder: Path
     images: Images
     ids: np.ndarray
     name: str
 
-    def shard(self, number: int) -> Path:
-        return self.folder / f"{self.name}-{number:05d}.npy"
+    @cached_property
+    def shards(self) -> dict[Path, np.ndarray]:
+        starts = range(0, len(self.ids), SHARD)
+        return {
+            self.folder / f"{self.name}-{number:05d}.npy": self.ids[start : start + SHARD]
+            for number, start in enumerate(starts)
+        }
 
-    def shards(self) -> Iterator[tuple[int, np.ndarray]]:
-        for number, start in enumerate(range(0, len(self.ids), SHARD)):
-            yield number, self.ids[start : start + SHARD]
 
-    def stored(self, number: int, rows: int, width: int) -> np.ndarray | None:
-        """A shard, or None where there is none or it is broken."""
-        path = self.shard(number)
-        if not is_regular(path):
-            return None
-        try:
-            found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)  # so that no header takes memory
-        except Exception:  # NumPy parses its header as Python, which raises nearly anything
-            return None
-        fits = found.shape == (rows, width) and found.dtype == np.float32
-        return found if fits and bool(np.isfinite(found).all()) else None
-
-    def read(self, width: int) -> np.ndarray:
-        parts = [self.stored(number, len(ids), width) for number, ids in self.shards()]
-        whole = [part for part in parts if part is not None]
-        if len(whole) < len(parts):
-            raise OSError(None, "an embedding vanished while it was read")
-        return np.concatenate(whole)
+def _stored(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
+    """A shard, or None where there is none or it is broken."""
+    if not is_regular(path):
+        return None
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)  # so that no header takes memory
+    except Exception:  # NumPy parses its header as Python, which raises nearly anything
+        return None
+    fits = found.shape == shape and found.dtype == np.float32
+    return np.array(found) if fits and bool(np.isfinite(found).all()) else None
 
 
 @dataclass(frozen=True)
@@ -291,31 +283,31 @@ class _Run:
             yield z.numpy()
 
 
-def _compute(passes: list[_Pass], run: _Run, progress: Progress | None) -> int:
-    """Embed what is not in the cache yet, a shard at a time; a process that dies loses one shard at most."""
+def _fill(passes: list[_Pass], run: _Run, progress: Progress | None) -> tuple[list[np.ndarray], int]:
+    """The embeddings of each pass, and how many were computed now: what the cache lacks, a shard at a time; a process
+    that dies loses one shard at most."""
     width = run.backbone.embedding_size
-    todo = [
-        (step, [(n, ids) for n, ids in step.shards() if step.stored(n, len(ids), width) is None]) for step in passes
-    ]
-    total = sum(len(ids) for _, shards in todo for _, ids in shards)
+    found = [{path: _stored(path, (len(ids), width)) for path, ids in step.shards.items()} for step in passes]
+    lacking = [[path for path, rows in have.items() if rows is None] for have in found]
+    total = sum(len(step.shards[path]) for step, paths in zip(passes, lacking) for path in paths)
     done = 0
-    for step, shards in todo:
-        if not shards:
+    for step, have, paths in zip(passes, found, lacking):
+        if not paths:
             continue
         # One stream over all shards: workers decode the next one's images while this one is written
-        stream = run.embeddings(step.images, np.concatenate([ids for _, ids in shards]))
-        kept = np.empty((0, width), np.float32)
-        for number, ids in shards:
-            parts = [kept]
-            while sum(map(len, parts)) < len(ids):
+        stream = run.embeddings(step.images, np.concatenate([step.shards[path] for path in paths]))
+        left = np.empty((0, width), np.float32)
+        for path in paths:
+            parts, size = [left], len(step.shards[path])
+            while sum(map(len, parts)) < size:
                 parts.append(next(stream))
                 done += len(parts[-1])
                 if progress is not None:
                     progress(done, total)
-            found = np.concatenate(parts)
-            shard, kept = np.ascontiguousarray(found[: len(ids)]), found[len(ids) :]
-            _atomically(step.shard(number), partial(np.save, arr=shard))
-    return total
+            rows = np.concatenate(parts)
+            have[path], left = np.ascontiguousarray(rows[:size]), rows[size:]
+            _atomically(path, partial(np.save, arr=rows[:size]))
+    return [np.concatenate(list(have.values())) for have in found], total  # type: ignore[arg-type]
 
 
 def _atomically(path: Path, write: Callable[[Any], Any]) -> None:

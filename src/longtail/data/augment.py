@@ -33,7 +33,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from ..errors import InputError, unknown
+from ..errors import InputError, one_of, unknown
 from .dataset import Split
 from .images import Box
 from .policy import AutoAugment, Draw, RandAugment
@@ -271,8 +271,7 @@ def steps_for_images(policies: Sequence[str], shape: Sequence[int], mean: Sequen
 
 def steps_for_features(name: str, inputs: Tensor, views: int) -> list[Step]:
     """Noise of a tenth of each feature's deviation where there are several views or it is asked for."""
-    if name not in ("auto", "none", "noise"):
-        raise unknown("augmentation of features", name, ("auto", "none", "noise"))
+    one_of("augmentation of features", name, ("auto", "none", "noise"))
     if name == "none" or (name == "auto" and views == 1):
         return []
     return [Noise(0.1 * inputs.float().std(0, correction=0))]

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-from ..errors import InputError, unknown
+from ..errors import InputError, one_of
 from . import cifar
 from .catalogue import folder_of, names
 from .limits import check_regular, reason, shown
@@ -37,20 +37,18 @@ def fetch(
     root: str | Path = "data",
     *,
     source: str | Path | None = None,
-    address: str | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Get a data set; returns what to tell the user.
 
     Args:
         source: an archive already on disk, in either official layout.
-        address: where the archives are; the official one, or $LONGTAIL_CIFAR_URL, by default.
 
-    A good copy that is already there stays as it is. Nothing appears under its final name before it is complete and
-    verified; a broken download leaves its ``.part`` file only where the server can resume it.
+    Archives come from the official address, or from $LONGTAIL_CIFAR_URL. A good copy that is already there stays as it
+    is. Nothing appears under its final name before it is complete and verified; a broken download leaves its ``.part``
+    file only where the server can resume it.
     """
-    if name not in names():
-        raise unknown("data set", name, names())
+    one_of("data set", name, names())
     root = folder_of(root)
     if name in LISTINGS:
         if source is not None:
@@ -75,7 +73,7 @@ def fetch(
             # An archive packed anew has another checksum but may hold the same images: the content decides.
             install(Path(source), root, layout)
             return f"{name}: unpacked from {source} and verified in {root}."
-        base = address or os.environ.get(ADDRESS_VARIABLE) or OFFICIAL
+        base = os.environ.get(ADDRESS_VARIABLE) or OFFICIAL
         path = download(base.rstrip("/") + "/" + layout.archive, root / layout.archive, layout.md5, progress)
         try:
             install(path, root, layout)

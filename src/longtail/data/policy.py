@@ -197,13 +197,10 @@ class AutoAugment(_Operations):
 
 
 class RandAugment(_Operations):
-    """``times`` operations drawn uniformly (doing nothing is one of them, inverting none), all of one strength."""
-
-    def __init__(self, times: int = 2, level: float = 0.3) -> None:
-        self.times, self.level = times, level
+    """Two operations drawn uniformly (doing nothing is one of them, inverting none), all of one strength."""
 
     def draw(self, n: int, generator: Generator) -> Draw:
-        operation = torch.randint(0, NOTHING, (n, self.times), generator=generator)
+        operation = torch.randint(0, NOTHING, (n, 2), generator=generator)
         operation[operation == OPERATIONS.index(invert)] = NOTHING
-        sign = torch.randint(0, 2, (n, self.times), generator=generator) * 2 - 1
-        return {"operation": operation, "level": torch.full((n, self.times), self.level), "sign": sign}
+        sign = torch.randint(0, 2, (n, 2), generator=generator) * 2 - 1
+        return {"operation": operation, "level": torch.full((n, 2), 0.3), "sign": sign}

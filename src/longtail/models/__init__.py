@@ -92,8 +92,7 @@ def build(
     shape = tuple(int(n) for n in input_shape)
     if ":" in name:
         return _from_factory(name, num_classes, shape, head, options, standardise)
-    if name not in names():
-        raise unknown("model", name, [*names(), "package.module:factory"])
+    one_of("model", name, [*names(), "package.module:factory"])
     kind, settings, allowed = _MLPS.get(name, (None, {}, ()))
     for option in options:
         if option not in allowed:

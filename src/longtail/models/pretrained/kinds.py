@@ -271,9 +271,9 @@ def available(name: str = DEFAULT) -> bool:
     return kind is None or not _missing(kind)
 
 
-def install(name: str = DEFAULT) -> str:
-    """The command that installs what a backbone's kind needs."""
-    return f"pip install {KINDS[name.partition(':')[0]].install}"
+def install() -> str:
+    """The command that installs what the default backbone needs."""
+    return f"pip install {KINDS[DEFAULT].install}"
 
 
 def load(name: str, size: int | None = None) -> Backbone:
