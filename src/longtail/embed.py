@@ -181,7 +181,7 @@ class Images:
             part = self.parts[p]
             if isinstance(part, Files):
                 try:
-                    about = part[i].stat()
+                    about = part.file(i).stat()
                 except OSError:
                     raise InputError(f"there is no image {part.where(i)}") from None
                 found.update(

@@ -107,7 +107,7 @@ def load(name: str | Path, root: str | Path = "data", **options: Any) -> Dataset
     data = read(name, root, **options)
     files = {key: split.inputs for key, split in data.splits.items() if isinstance(split.inputs, Files)}
     for images in files.values():
-        if not images.exists(0):
+        if not is_regular(images.file(0)):
             hint = f"; `longtail data fetch {name}` says where images belong" if str(name) in BUILT_IN else ""
             raise InputError(f"{name}: there is no image {images.where(0)}{hint}")
     for key, what in (("val", "validation"), ("test", "test")):

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..counts import ClassCounts
 from ..errors import InputError, whole
 from ..models.pretrained.preprocessing import Preprocessing
-from .limits import MOST_FILE_BYTES, check_regular, is_regular, shown
+from .limits import MOST_FILE_BYTES, check_regular, shown
 
 Kind = Literal["images", "features", "files"]
 MOST_PIXELS = 4096  # a side
@@ -110,8 +110,9 @@ class Files:
         digest.update(self._ends.data)
         return digest.digest()
 
-    def exists(self, i: int) -> bool:
-        return is_regular(self[i])
+    def file(self, i: int) -> Path:
+        """The file that holds image ``i``."""
+        return self[i]
 
     def read(self, i: int) -> bytes:
         with self.open(i) as file:

@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import InputError
 from .dataset import Files
 from .folder import IMAGE_COLUMNS, LARGEST, image_source
-from .limits import is_regular, shown
+from .limits import shown
 from .profiles import Source, encode
 from .tables import LABEL_COLUMNS, ORDER, SPLITS, column, open_parquet, parquet_columns, parquet_table, sorted_labels
 
@@ -54,14 +54,13 @@ class ParquetImages(Files):
         return file, int(row)
 
     def where(self, i: int) -> str:
-        file, row = self._place(i)
-        return f"{shown(str(self.root / file))}, row {row}"
+        return f"{shown(str(self.file(i)))}, row {self._place(i)[1]}"
 
     def open(self, i: int) -> IO[bytes]:
         return io.BytesIO(self.read(i))
 
-    def exists(self, i: int) -> bool:
-        return is_regular(self.root / self._place(i)[0])
+    def file(self, i: int) -> Path:
+        return self.root / self._place(i)[0]
 
     def some(self, number: int) -> Sequence[int]:
         return range(min(len(self), number))  # those of one row group, which is read as a whole
