@@ -13,7 +13,7 @@ import torch
 
 from ..errors import InputError
 from .dataset import Split
-from .limits import reason, text
+from .limits import reading, reason, text
 from .profiles import Source
 
 PIXELS = 3 * 32 * 32
@@ -126,10 +126,8 @@ def read_file(path: Path, layout: Layout, form: Form) -> tuple[np.ndarray, np.nd
 
 def _read_binary(path: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     """Records of ``label_bytes`` label bytes (the fine label last) and 3,072 pixel bytes, planes first."""
-    try:
+    with reading(path):
         raw = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {reason(error)}") from None
     record = layout.label_bytes + PIXELS
     if len(raw) == 0 or len(raw) % record:
         raise InputError(
@@ -201,10 +199,8 @@ def _class_names(path: Path, layout: Layout, form: Form) -> list[str]:
         found = load_pickle(path).get(layout.names_key)
         names = [text(name) for name in found] if isinstance(found, list) else []
     else:
-        try:
+        with reading(path):
             names = [line.strip() for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {reason(error)}") from None
     if len(names) != layout.classes:
         raise InputError(f"{path} has {len(names)} class names where {layout.classes} belong")
     return names

@@ -13,6 +13,7 @@ from ..errors import InputError
 from ..models.pretrained.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from .dataset import Files
 from .images import image_size
+from .limits import reading, text
 from .profiles import Source, encode
 from .tables import (
     LABEL_COLUMNS,
@@ -47,26 +48,21 @@ def class_folders(path: Path, *, size: int | None = None) -> Source:
         raise InputError(f"{path} has {', '.join(sorted(parts))} but no train folder")
     if not parts:
         parts = {"train": path}
-    found = {key: _scan(sub, path) for key, sub in parts.items()}
-    names = sorted({name for classes in found.values() for name in classes})
+    rows = {key: _scan(sub, path) for key, sub in parts.items()}
+    names = sorted({name for part in rows.values() for _, name, _ in part})
     if len(names) < 2:
         raise InputError(f"{path} has {len(names)} class folder{'s' * (len(names) != 1)}: at least two are needed")
-    rows = {
-        key: [(file, name, 0) for name in sorted(classes) for file in classes[name]] for key, classes in found.items()
-    }
     return image_source(path.name or str(path), names, _parts(path, rows, names, size), size)
 
 
 def _folders(path: Path) -> list[Path]:
-    try:
+    with reading(path):
         return sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _scan(path: Path, root: Path) -> dict[str, list[str]]:
+def _scan(path: Path, root: Path) -> list[Row]:
     """Image files of each class folder, at any depth, as paths relative to ``root``, in alphabetical order."""
-    classes: dict[str, list[str]] = {}
+    rows: list[Row] = []
     for folder in _folders(path):
         files = [
             os.path.relpath(os.path.join(where, file), root)
@@ -77,8 +73,9 @@ def _scan(path: Path, root: Path) -> dict[str, list[str]]:
         if not files:
             raise InputError(f"class folder {folder} has no image ({', '.join(SUFFIXES)}): fill it or remove it")
         # A class name goes into files in UTF-8, also where the folder's own name is none
-        classes[os.fsencode(folder.name).decode("utf-8", "backslashreplace")] = sorted(files)
-    return classes
+        name = text(os.fsencode(folder.name))
+        rows += [(file, name, 0) for file in files]
+    return sorted(rows, key=lambda row: (row[1], row[0]))
 
 
 def csv_file(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import InputError
@@ -58,6 +60,17 @@ def reason(error: Exception) -> str:
     text = str(getattr(error, "strerror", None) or error) or type(error).__name__
     text = text.partition(" <_io.")[0]  # Pillow names the buffer, which says nothing
     return text.splitlines()[0].rstrip(".") if text.strip() else type(error).__name__
+
+
+@contextmanager
+def reading(path: Path, *errors: type[Exception]) -> Iterator[None]:
+    """What goes wrong while a file is read (an OSError, or one of ``errors``) becomes a sentence that names it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, InputError) or not isinstance(error, (OSError, *errors)):
+            raise
+        raise InputError(f"{path} cannot be read: {reason(error)}") from None
 
 
 def shown(text: str, most: int = 200) -> str:

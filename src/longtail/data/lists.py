@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..models.pretrained.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from .dataset import Files
-from .limits import reason, shown
+from .limits import reading, shown
 from .profiles import Source
 
 
@@ -100,11 +100,11 @@ def read_list(path: Path, root: Path, classes: int, size: int = 224) -> Listed:
                 names[label] = _class_of(name.decode("utf-8", "replace"))
             yield name
 
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            files = Files(stream(file), root, size, str(path))
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read: {reason(error)}") from None
+    with (
+        reading(path, EOFError, zlib.error),
+        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+    ):
+        files = Files(stream(file), root, size, str(path))
     if not len(files):
         raise InputError(f"{path} is empty: 'path label' lines belong in it")
     files.number(lines)
@@ -119,12 +119,11 @@ def _class_of(path: str) -> str:
 
 def read_inat_json(path: Path, root: Path, classes: int, size: int = 224) -> Listed:
     """iNaturalist's own file: ``images`` (id, file_name), ``annotations`` (image_id, category_id), ``categories``."""
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {reason(error)}") from None
-    except ValueError as error:
-        raise InputError(f"{path} is no JSON: {error}") from None
+    with reading(path):
+        try:
+            content = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise InputError(f"{path} is no JSON: {error}") from None
     try:
         category = {a["image_id"]: a["category_id"] for a in content["annotations"]}
         images = [(image["file_name"], category[image["id"]]) for image in content["images"]]

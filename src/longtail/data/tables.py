@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from .arrays import feature_source, finite, matrix
-from .limits import is_regular, reason, shown, text
+from .limits import is_regular, reading, reason, shown, text
 from .profiles import Source
 
 LABEL_COLUMNS = ("label", "class", "target", "y", "labels")
@@ -107,10 +107,8 @@ def open_parquet(path: Path) -> Any:
 
 def parquet_columns(path: Path, file: Any, names: Sequence[str]) -> Any:
     """Some columns of an open Parquet file, as pyarrow's table."""
-    try:
+    with reading(path, Exception):  # pyarrow has exceptions of its own
         return file.read(columns=list(names), use_threads=False)
-    except Exception as error:  # pyarrow has exceptions of its own
-        raise InputError(f"{path} cannot be read: {reason(error)}") from None
 
 
 def csv_table(path: Path, *, label_column: Any = None, split_column: Any = None, columns: Any = None) -> Source:
