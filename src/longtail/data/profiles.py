@@ -171,11 +171,15 @@ def assemble(
         train, test = train.take(keep), train.take(cut)
         if len(test) == 0:
             raise InputError(f"{source.name}: there is no test split, and none can be made: every class has one sample")
-        without = [source.class_names[c] for c in _absent(test.labels, classes) if c in set(train.labels.tolist())]
-        named = ", ".join(without[:5]) + (", …" if len(without) > 5 else "")
+        trained, tested = (torch.bincount(part.labels, minlength=classes) for part in (train, test))
+        without = [source.class_names[c] for c in ((trained > 0) & (tested == 0)).nonzero().flatten().tolist()]
         notes.append(
             f"no test split given: {test_share:.0%} of each class held out ({len(test)} samples)"
-            + (f"; too few samples for a test one of {len(without)} classes: {shown(named)}" if without else "")
+            + (
+                f"; too few samples for a test one of {len(without)} classes: {shown(_five(without))}"
+                if without
+                else ""
+            )
         )
     if profile is not None:
         order = shuffled_by_class(train.labels, classes, seed)
@@ -186,7 +190,8 @@ def assemble(
         if val is None and len(rest):
             val = everything.take(rest)
             short = [label for label, positions in enumerate(discards) if len(positions) < val_per_class]
-            notes.append(f"validation: {val_per_class} a class of the samples that the profile discards{_few(short)}")
+            few = f" (fewer, or none, of {'class' if len(short) == 1 else 'classes'} {_five(short)})" if short else ""
+            notes.append(f"validation: {val_per_class} a class of the samples that the profile discards{few}")
     if holdout:
         keep, cut = stratified(train.labels, classes, holdout, seed)
         if len(cut) == 0:
@@ -229,12 +234,5 @@ def check_seed(seed: int | None) -> int:
     return whole("seed", seed, at_least=0, at_most=2**32 - 1)
 
 
-def _absent(labels: Tensor, classes: int) -> list[int]:
-    return (torch.bincount(labels, minlength=classes) == 0).nonzero().flatten().tolist()
-
-
-def _few(short: list[int]) -> str:
-    if not short:
-        return ""
-    named = ", ".join(map(str, short[:5])) + (", …" if len(short) > 5 else "")
-    return f" (fewer, or none, of {'class' if len(short) == 1 else 'classes'} {named})"
+def _five(names: Sequence[object]) -> str:
+    return ", ".join(map(str, names[:5])) + (", …" if len(names) > 5 else "")

@@ -24,6 +24,7 @@ from ..data.dataset import Split
 from ..engine import recipe as recipes
 from ..engine.finish import after, predict
 from ..engine.process import Interrupted, pick_device
+from ..engine.stage import needs_logits
 from ..engine.train import Saving
 from ..engine.train import fit as train_network
 from ..errors import InputError, real, unknown, whole
@@ -174,8 +175,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         held = self._validation(X_val, y_val)
         plan = self._plan(labels, weights)
-        if sparse.issparse(x):
-            self._check_sparse(plan)
+        self._check_linear(plan, sparse.issparse(x))
         if held is None and (self.early_stopping or plan.posthoc):
             kept, out = inputs.hold_out(labels, self.validation_fraction, seed)
             held = (x[out], labels[out])
@@ -198,14 +198,20 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         if self.knobs is not None and not isinstance(self.knobs, Mapping):
             raise InputError(f"knobs must be a mapping, such as {{'lam': 0.1}}, got {self.knobs!r}")
 
-    def _check_sparse(self, plan: Plan) -> None:
-        if plan.posthoc or not linear.suits(plan):
+    def _check_linear(self, plan: Plan, is_sparse: bool) -> None:
+        """What needs an embedding of the network's own is not for a linear model."""
+        logits = "choose a method that trains logits (elm, logadj, ce, …)"
+        if is_sparse and (plan.posthoc or not linear.suits(plan)):
             raise InputError(
                 f"{self.method} learns an embedding, and sparse features have a linear model, which has none of its "
-                "own: choose a method that trains logits (elm, logadj, ce, …), or make the features dense, as "
-                "scikit-learn's TruncatedSVD does"
+                f"own: {logits}, or make the features dense, as scikit-learn's TruncatedSVD does"
             )
-        if self.early_stopping:
+        if not tuple(self.hidden) and not all(needs_logits(stage.objective) for stage in plan.stages):
+            raise InputError(
+                f"{self.method} learns an embedding, and hidden=() is a linear model, which has none of its own: "
+                f"{logits}, or give it hidden layers"
+            )
+        if is_sparse and self.early_stopping:
             raise InputError("early_stopping must be False for sparse features: their linear model has no epochs")
 
     def _plan(self, labels: Tensor, weights: Array | None) -> Plan:
