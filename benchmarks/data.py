@@ -99,7 +99,7 @@ class PilFiles(Dataset):
     """`Image.open`, a random resized crop, flip, tensor."""
 
     def __init__(self, files: Files) -> None:
-        self.files = files.paths
+        self.files = list(files)
 
     def __len__(self) -> int:
         return len(self.files)

@@ -39,7 +39,7 @@ from longtail.engine.job import Job, prepare
 from longtail.engine.train import fit
 from longtail.evaluate import accuracy
 from longtail.models import pretrained
-from longtail.models.pretrained.folding import folded
+from longtail.models.pretrained import folded
 from longtail.runs.read import find
 
 BACKBONE = "efficientnet-lite0"

@@ -81,6 +81,24 @@ def test_embeddings_are_the_backbones_in_the_order_of_the_splits(here):
     assert result.data.counts.n.tolist() == [20, 6, 3]
 
 
+def test_images_in_parquet_are_embedded_as_files_are(here):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    plain = load(photos(here / "photos", [5, 4, 3]))
+    (here / "hub").mkdir()
+    for split in (plain.train, plain.test):
+        images = [{"bytes": path.read_bytes(), "path": path.name} for path in split.inputs]
+        name = "train-0" if split is plain.train else "test-0"
+        table = pa.table({"image": images, "label": split.labels.tolist()})
+        pq.write_table(table, here / "hub" / f"{name}.parquet", row_group_size=4)
+    ours = embed(load(here / "hub"), backbone())
+    theirs = embed(plain, backbone())
+    for ours_of, theirs_of in ((ours.data.train, theirs.data.train), (ours.data.test, theirs.data.test)):
+        torch.testing.assert_close(ours_of.inputs, theirs_of.inputs, rtol=0, atol=1e-6)
+    assert embed(load(here / "hub"), backbone()).computed == 0
+    os.utime(here / "hub" / "train-0.parquet", (1, 1))
+    assert embed(load(here / "hub"), backbone()).computed == 21
+
+
 def test_the_file_reads_back_as_the_same_splits(here):
     data = load(photos(here / "photos", [20, 6, 3], val=2))
     result = embed(data, backbone())

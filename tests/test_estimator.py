@@ -347,6 +347,12 @@ def test_what_sparse_features_cannot(words):
         LongTailClassifier(early_stopping=True).fit(X, y)
 
 
+@pytest.mark.parametrize("method", ["supcon", "triplet", "contrastive"])
+def test_a_linear_model_has_no_embedding_to_learn(digits, method):
+    with pytest.raises(InputError, match=rf"{method} learns an embedding, and hidden=\(\) .* give it hidden layers"):
+        LongTailClassifier(method, hidden=()).fit(*digits[:2])
+
+
 def test_weights_of_whole_numbers_are_repetitions(digits):
     X, y, Xt, _ = digits
     weights = np.random.default_rng(0).integers(0, 4, len(y))

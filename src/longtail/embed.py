@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .data import Dataset, Split
+from .data import Dataset
 from .data.dataset import Files
-from .data.images import open_image, reduction
-from .data.limits import is_regular, reason
-from .errors import InputError
-from .models.pretrained import Backbone, Preprocessing
-from .models.pretrained.folding import folded
+from .data.feeds import results
+from .data.images import open_image, readable, reduction
+from .data.limits import is_regular
+from .errors import InputError, whole
+from .models.pretrained import Backbone, Preprocessing, folded
 from .runs.files import cannot_write
 
 SHARD = 512
@@ -72,7 +72,7 @@ class Embedded:
         arrays: dict[str, Any] = {
             "class_names": np.array(self.data.class_names), "backbone": np.array(json.dumps(self.backbone))
         }  # fmt: skip
-        for name, split in _splits(self.data).items():
+        for name, split in self.data.splits.items():
             arrays[f"x_{name}"], arrays[f"y_{name}"] = split.inputs.numpy(), split.labels.numpy()  # type: ignore[union-attr]
             if name in self.paths:
                 arrays[f"paths_{name}"] = np.array([p.encode("utf-8", "surrogateescape") for p in self.paths[name]])
@@ -110,8 +110,7 @@ def embed(
     """
     if data.kind == "features":
         raise InputError(f"{data.name} holds features already: a backbone takes images")
-    if views < 0:
-        raise InputError(f"views must be a whole number of at least 0, got {views}")
+    whole("views", views, at_least=0)
     images = Images(data, backbone.preprocessing)
     key = {"format": 1, "images": images.digest(), "backbone": backbone.identity(), "precision": precision}
     folder = Path(cache or cache_folder()) / "embeddings" / _digest(json.dumps(key, sort_keys=True).encode())[:32]
@@ -128,23 +127,17 @@ def embed(
         if not (folder / "about.json").exists():
             text = json.dumps({**key, "data": data.name}, indent=2)
             _atomically(folder / "about.json", lambda file: file.write(text.encode()))
-        computed = _compute(passes, run, progress)
-        whole, *seen = [step.read(backbone.embedding_size) for step in passes]
+        (every, *seen), computed = _fill(passes, run, progress)
     except OSError as error:
         raise cannot_write(folder / "embeddings", error) from error
     splits = {
-        split: replace(old, inputs=torch.from_numpy(whole[images.places[split]]), mean=None, std=None)
-        for split, old in _splits(data).items()
+        split: replace(old, inputs=torch.from_numpy(every[images.places[split]]), mean=None, std=None)
+        for split, old in data.splits.items()
     }
     new = replace(data, train=splits["train"], val=splits.get("val"), test=splits["test"])
-    paths = {n: old.inputs.names() for n, old in _splits(data).items() if isinstance(old.inputs, Files)}
+    paths = {n: old.inputs.names() for n, old in data.splits.items() if isinstance(old.inputs, Files)}
     stacked = torch.from_numpy(np.stack(seen, 1)) if seen else None
     return Embedded(new, stacked, paths, backbone.identity(), computed, folder)
-
-
-def _splits(data: Dataset) -> dict[str, Split]:
-    found = {"train": data.train, "val": data.val, "test": data.test}
-    return {name: split for name, split in found.items() if split is not None}
 
 
 def _digest(data: bytes) -> str:
@@ -159,7 +152,7 @@ class Images:
 
     def __init__(self, data: Dataset, how: Preprocessing) -> None:
         self.how, self.view, self.flip = how, 0, False
-        splits = _splits(data)
+        splits = data.splits
         self.parts = [split.inputs for split in splits.values()]
         self.part = np.repeat(np.arange(len(self.parts)), [len(p) for p in self.parts])
         self.row = np.concatenate([np.arange(len(p)) for p in self.parts])
@@ -188,7 +181,7 @@ class Images:
             part = self.parts[p]
             if isinstance(part, Files):
                 try:
-                    about = part[i].stat()
+                    about = part.file(i).stat()
                 except OSError:
                     raise InputError(f"there is no image {part.where(i)}") from None
                 found.update(
@@ -198,27 +191,20 @@ class Images:
                 found.update(part[i].numpy().data)
         return found.hexdigest()
 
-    def __getitem__(self, ids: np.ndarray) -> Tensor | str:
-        """uint8 (B, 3, S, S), or the sentence that says what is wrong."""
-        try:
-            return torch.stack([self._read(int(i)) for i in ids])
-        except InputError as error:
-            return str(error)
+    def read(self, ids: np.ndarray) -> Tensor:
+        """uint8 (B, 3, S, S)."""
+        return torch.stack([self._read(int(i)) for i in ids])
 
     def _read(self, i: int) -> Tensor:
         part, row = self.parts[self.part[i]], int(self.row[i])
         if not isinstance(part, Files):
             return self._prepare(part[row].expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy(), i)
-        try:
+        with readable(part.where(row)):
             image = open_image(part.read(row))
             # Decoded smaller where that leaves twice the pixels needed: faster, and hardly another image
             short = min(image.width, image.height)
             reduce = 1 if self.view else reduction(short, 2 * self.how.needed)
             return self._prepare(np.ascontiguousarray(image.pixels(reduce)), i)
-        except FileNotFoundError:
-            raise InputError(f"there is no image {part.where(row)}") from None
-        except Exception as error:  # a broken image can make a decoder raise nearly anything
-            raise InputError(f"{part.where(row)} is no readable image: {reason(error)}") from None
 
     def _prepare(self, image: np.ndarray, i: int) -> Tensor:
         if not self.view:
@@ -237,38 +223,32 @@ class Images:
 
 @dataclass(frozen=True)
 class _Pass:
-    """Some of the images, in one form, and their shards in the cache."""
+    """Some of the images, in one form; ``shards`` are the files of the cache that hold them, and whom each holds."""
 
     folder: Path
     images: Images
     ids: np.ndarray
     name: str
 
-    def shard(self, number: int) -> Path:
-        return self.folder / f"{self.name}-{number:05d}.npy"
+    @cached_property
+    def shards(self) -> dict[Path, np.ndarray]:
+        starts = range(0, len(self.ids), SHARD)
+        return {
+            self.folder / f"{self.name}-{number:05d}.npy": self.ids[start : start + SHARD]
+            for number, start in enumerate(starts)
+        }
 
-    def shards(self) -> Iterator[tuple[int, np.ndarray]]:
-        for number, start in enumerate(range(0, len(self.ids), SHARD)):
-            yield number, self.ids[start : start + SHARD]
 
-    def stored(self, number: int, rows: int, width: int) -> np.ndarray | None:
-        """A shard, or None where there is none or it is broken."""
-        path = self.shard(number)
-        if not is_regular(path):
-            return None
-        try:
-            found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)  # so that no header takes memory
-        except Exception:  # NumPy parses its header as Python, which raises nearly anything
-            return None
-        fits = found.shape == (rows, width) and found.dtype == np.float32
-        return found if fits and bool(np.isfinite(found).all()) else None
-
-    def read(self, width: int) -> np.ndarray:
-        parts = [self.stored(number, len(ids), width) for number, ids in self.shards()]
-        whole = [part for part in parts if part is not None]
-        if len(whole) < len(parts):
-            raise OSError(None, "an embedding vanished while it was read")
-        return np.concatenate(whole)
+def _stored(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
+    """A shard, or None where there is none or it is broken."""
+    if not is_regular(path):
+        return None
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)  # so that no header takes memory
+    except Exception:  # NumPy parses its header as Python, which raises nearly anything
+        return None
+    fits = found.shape == shape and found.dtype == np.float32
+    return np.array(found) if fits and bool(np.isfinite(found).all()) else None
 
 
 @dataclass(frozen=True)
@@ -289,9 +269,11 @@ class _Run:
         """Of the images at ``ids``, a batch at a time, in order."""
         cut = range(0, len(ids), self.batch_size)
         half = self.precision == "bf16"
-        for pixels in self._decoded(images, [ids[i : i + self.batch_size] for i in cut]):
-            if isinstance(pixels, str):
-                raise InputError(pixels)
+        workers = self.workers
+        if workers is None:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            workers = min(cores // 2, 8) if len(ids) > 128 else 0
+        for pixels in results(images.read, [ids[i : i + self.batch_size] for i in cut], workers):
             x = self.backbone.preprocessing.normalise(pixels.to(self.device))
             with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
                 z = self.network(x.to(memory_format=torch.channels_last))
@@ -300,53 +282,32 @@ class _Run:
                 raise InputError(f"backbone {self.backbone.name!r} gives embeddings that are not finite")
             yield z.numpy()
 
-    def _decoded(self, images: Images, batches: list[np.ndarray]) -> Iterator[Tensor | str]:
-        workers = self.workers
-        if workers is None:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            workers = min(cores // 2, 8) if sum(map(len, batches)) > 128 else 0
-        if workers == 0:
-            return map(images.__getitem__, batches)
-        from torch.utils.data import DataLoader
 
-        source: Any = images  # indexed by whole batches, which DataLoader does not know
-        loader: Any = DataLoader(source, batch_size=None, sampler=batches, num_workers=workers, collate_fn=_unchanged)
-        return iter(loader)
-
-
-def _unchanged(result: Any) -> Any:
-    return result
-
-
-def _compute(passes: list[_Pass], run: _Run, progress: Progress | None) -> int:
-    """Embed what is not in the cache yet, a shard at a time; a process that dies loses one shard at most."""
+def _fill(passes: list[_Pass], run: _Run, progress: Progress | None) -> tuple[list[np.ndarray], int]:
+    """The embeddings of each pass, and how many were computed now: what the cache lacks, a shard at a time; a process
+    that dies loses one shard at most."""
     width = run.backbone.embedding_size
-    todo = [
-        (step, [(n, ids) for n, ids in step.shards() if step.stored(n, len(ids), width) is None]) for step in passes
-    ]
-    total = sum(len(ids) for _, shards in todo for _, ids in shards)
+    found = [{path: _stored(path, (len(ids), width)) for path, ids in step.shards.items()} for step in passes]
+    lacking = [[path for path, rows in have.items() if rows is None] for have in found]
+    total = sum(len(step.shards[path]) for step, paths in zip(passes, lacking) for path in paths)
     done = 0
-    for step, shards in todo:
-        if not shards:
+    for step, have, paths in zip(passes, found, lacking):
+        if not paths:
             continue
         # One stream over all shards: workers decode the next one's images while this one is written
-        stream = run.embeddings(step.images, np.concatenate([ids for _, ids in shards]))
-        kept = np.empty((0, width), np.float32)
-        for number, ids in shards:
-            parts = [kept]
-            while sum(map(len, parts)) < len(ids):
+        stream = run.embeddings(step.images, np.concatenate([step.shards[path] for path in paths]))
+        left = np.empty((0, width), np.float32)
+        for path in paths:
+            parts, size = [left], len(step.shards[path])
+            while sum(map(len, parts)) < size:
                 parts.append(next(stream))
                 done += len(parts[-1])
                 if progress is not None:
                     progress(done, total)
-            found = np.concatenate(parts)
-            shard, kept = np.ascontiguousarray(found[: len(ids)]), found[len(ids) :]
-            _atomically(step.shard(number), partial(_save, shard))
-    return total
-
-
-def _save(array: np.ndarray, file: Any) -> None:
-    np.save(file, array)
+            rows = np.concatenate(parts)
+            have[path], left = np.ascontiguousarray(rows[:size]), rows[size:]
+            _atomically(path, partial(np.save, arr=rows[:size]))
+    return [np.concatenate(list(have.values())) for have in found], total  # type: ignore[arg-type]
 
 
 def _atomically(path: Path, write: Callable[[Any], Any]) -> None:

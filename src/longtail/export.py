@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .errors import InputError, RunError, unknown
+from .errors import InputError, RunError, one_of
 from .inference import Restored, restore
 from .runs.files import cannot_write
 
@@ -50,8 +50,7 @@ def export(run: str | Path, to: str, out: str | Path | None = None, trust_code: 
     Raises:
         RunError: the written file disagrees with the model.
     """
-    if to not in FORMATS:
-        raise unknown("format", to, FORMATS)
+    one_of("format", to, FORMATS)
     if to == "onnx":
         _need_onnx()
     restored = restore(run, trust_code)

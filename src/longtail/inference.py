@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from . import methods, models, plugins, posthoc
 from .data.dataset import Files
-from .data.images import open_image
+from .data.images import open_image, readable
 from .data.limits import reason
 from .engine.recipe import Recipe
 from .errors import InputError, whole
@@ -90,12 +90,8 @@ class Restored:
 
 def _decoded(path: Path) -> Tensor:
     """A file's pixels, uint8 (H, W, 3), all of them: what any other program that uses an exported model has."""
-    try:
+    with readable(path):
         return torch.from_numpy(np.ascontiguousarray(open_image(path.read_bytes()).pixels(1)))
-    except FileNotFoundError:
-        raise InputError(f"there is no image {path}") from None
-    except Exception as error:  # a broken image can make a decoder raise nearly anything
-        raise InputError(f"{path} is no readable image: {reason(error)}") from None
 
 
 def _whole_image(path: Path, shape: tuple[int, ...]) -> Tensor:

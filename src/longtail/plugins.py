@@ -57,6 +57,18 @@ def load(kind: str, name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+@contextmanager
+def foreign(failure: str) -> Iterator[None]:
+    """Within this, somebody else's code runs: what it prints is no output of ours, what it raises is one sentence."""
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except InputError:
+        raise
+    except Exception as e:
+        raise InputError(f"{failure}: {brief(e)}") from e
+
+
 def brief(error: BaseException) -> str:
     """An error of somebody else's code in one line."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from longtail.data import Files, Loader, load
-from longtail.data.check import check
+from longtail.data.catalogue import check
 from longtail.errors import InputError
 from small_images import save_image
 

@@ -54,7 +54,7 @@ def check_cifar(root, name, counts, groups, per_class):
 
 def check_layouts_agree(root, name, classes, tmp_path):
     layout = cifar.LAYOUTS[name]
-    write_python_layout(root / layout.binary, tmp_path / layout.python, classes)
+    write_python_layout(root / layout.binary.folder, tmp_path / layout.python.folder, classes)
     binary, python = load(name, root=root), load(name, root=tmp_path)
     assert python.fingerprint == binary.fingerprint
     assert python.class_names == binary.class_names

@@ -6,12 +6,13 @@ import io
 import random
 import tarfile
 import threading
+from dataclasses import replace
 
 import pytest
 
 from cifar_files import write_python_layout
 from longtail.data import cifar, fetch, load
-from longtail.data.check import check
+from longtail.data.catalogue import check
 from longtail.errors import InputError
 
 CONTENT = random.Random(0).randbytes(300_000)
@@ -193,7 +194,7 @@ def test_archives_that_reach_outside(member, message, tmp_path):
         (b"\x1f\x8b" + bytes(900), r"is no complete \.tar or \.tar\.gz: [^\n]*$"),
         (b"BZh9" + bytes(900), r"is no complete \.tar or \.tar\.gz: [^\n]*$"),
         (b"\xfd7zXZ\x00" + bytes(900), r"is no complete \.tar or \.tar\.gz: [^\n]*$"),
-        ("cut", r"is no complete \.tar or \.tar\.gz: Compressed file ended"),
+        ("cut", r"is no complete \.tar or \.tar\.gz: unexpected end of data"),
         ("other", "is not cifar100: cifar100-lt: neither cifar-100-binary nor cifar-100-python is in it"),
         ("short", r"is not cifar100: cifar-100-binary.train\.bin has 5 bytes"),
     ],
@@ -264,8 +265,8 @@ def packed(cifar100, tmp_path_factory):
 
 def test_fetch_from_a_server(packed, serve, tmp_path, monkeypatch):
     content = packed.read_bytes()
-    known = fetch.Archive(packed.name, hashlib.md5(content).hexdigest(), fetch.ARCHIVES["cifar100-lt"][0].content)
-    monkeypatch.setitem(fetch.ARCHIVES, "cifar100-lt", (known,))
+    known = replace(cifar.CIFAR100, archive=packed.name, md5=hashlib.md5(content).hexdigest())
+    monkeypatch.setitem(cifar.LAYOUTS, "cifar100-lt", known)
     server = serve(content, breaks=[len(content) // 2])
     monkeypatch.setenv(fetch.ADDRESS_VARIABLE, server.url.removesuffix("x.bin"))
     root = tmp_path / "data"
@@ -296,20 +297,20 @@ def test_fetch_from_a_server(packed, serve, tmp_path, monkeypatch):
 
 
 def test_from_an_archive_whose_images_differ(packed, tmp_path, monkeypatch):
-    monkeypatch.setitem(fetch._CONTENT, "cifar100-lt", "0" * 64)
+    monkeypatch.setitem(cifar.LAYOUTS, "cifar100-lt", replace(cifar.CIFAR100, content="0" * 64))
     with pytest.raises(InputError, match="checksum mismatch, its images are not the official ones"):
         fetch.fetch("cifar100-lt", tmp_path / "data", source=packed)
     assert not (tmp_path / "data").exists()
 
 
 def test_from_an_archive_in_the_python_layout(cifar100, tmp_path):
-    layout = cifar.CIFAR100
-    write_python_layout(cifar100 / layout.binary, tmp_path / layout.python, 100)
+    binary, python = cifar.CIFAR100.binary.folder, cifar.CIFAR100.python.folder
+    write_python_layout(cifar100 / binary, tmp_path / python, 100)
     path = tmp_path / "python.tar"
     with tarfile.open(path, "w") as tar:
-        tar.add(tmp_path / layout.python, layout.python)
+        tar.add(tmp_path / python, python)
     fetch.fetch("cifar100-lt", tmp_path / "data", source=path)
-    assert [p.name for p in (tmp_path / "data").iterdir()] == [layout.python]
+    assert [p.name for p in (tmp_path / "data").iterdir()] == [python]
     assert check("cifar100-lt", tmp_path / "data").bad == []
 
 

@@ -176,10 +176,13 @@ X, Y = np.ones((4, 2)), np.array([0, 1, 0, 1])
         ({"x_test": X, "y_test": Y}, "has no training data"),
         ({"x": X, "y": Y[:3]}, "4 rows of features and 3 labels"),
         ({"x": X, "y": Y.astype(float)}, "labels of train must be whole numbers or strings"),
-        ({"x": X, "y": Y - 1}, r"label -1 of train row 0 is outside \[0"),
+        ({"x": X, "y": Y - 1}, "label -1 of train, row 0, is none of the 1 classes"),
         ({"x": X[0], "y": Y}, "features of train must be numbers"),
         ({"x_train": X, "y_train": Y, "x_test": X[:, :1], "y_test": Y}, "test has 1 features a sample, train has 2"),
-        ({"x": X, "y": np.array([0, 1, 2, 2]), "class_names": np.array(["a", "b"])}, "label 2 of train row 2"),
+        (
+            {"x": X, "y": np.array([0, 1, 2, 2]), "class_names": np.array(["a", "b"])},
+            "label 2 of train, row 2, is none of the 2 classes",
+        ),
         ({"x": np.array([{}] * 4), "y": Y}, "pickled objects"),
     ],
 )

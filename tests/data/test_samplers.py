@@ -89,7 +89,7 @@ def test_mistakes():
     split = make_split()
     with pytest.raises(InputError, match="even batch size, got 7"):
         Loader(split, 7, sampler="pairs")
-    with pytest.raises(InputError, match="progressive sampler needs epochs"):
+    with pytest.raises(InputError, match="epochs of the progressive sampler must be"):
         Loader(split, 8, sampler="progressive")
     with pytest.raises(InputError, match="unknown sampler 'ballanced': did you mean 'balanced'"):
         Loader(split, 8, sampler="ballanced")

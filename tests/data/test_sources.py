@@ -115,7 +115,7 @@ def test_profiles():
 )
 def test_published_lists(file, lines, classes, extremes):
     path = SHARED / "data" / "splits" / file
-    found = read_list(path, "images", classes=classes)
+    found = read_list(path, "images", classes)
     counts = torch.bincount(found.labels, minlength=classes)
     assert (len(found.labels), len(counts)) == (lines, classes)
     assert (int(counts.max()), int(counts.min())) == extremes
@@ -130,10 +130,7 @@ def test_published_lists(file, lines, classes, extremes):
 def make_listing(root, name, classes=3):
     """A tiny root in the published layout."""
     listing, folder = LISTINGS[name], root / name
-    for key in ("train", "val", "test"):
-        file = getattr(listing, key)
-        if file is None:
-            continue
+    for key, (file, *_) in listing.lists.items():
         lines = []
         for label in range(classes):
             for k in range(4 if key == "train" else 1):
@@ -178,18 +175,18 @@ def test_listed_data_without_images_or_lists(tmp_path):
 def test_bad_lists(text, message, tmp_path):
     (tmp_path / "list.txt").write_text(text)
     with pytest.raises(InputError, match=message):
-        read_list(tmp_path / "list.txt", tmp_path, classes=3)
+        read_list(tmp_path / "list.txt", tmp_path, 3)
 
 
 def test_truncated_gzip(tmp_path):
     (tmp_path / "list.txt.gz").write_bytes(gzip.compress(b"a.jpg 0\n" * 1000)[:-12])
     with pytest.raises(InputError, match="cannot be read"):
-        read_list(tmp_path / "list.txt.gz", tmp_path)
+        read_list(tmp_path / "list.txt.gz", tmp_path, 3)
 
 
 def test_lists_with_spaces_blank_lines_and_windows_ends(tmp_path):
     (tmp_path / "list.txt").write_bytes("a b.jpg 0\r\n\r\nd/é.jpg 1\r\n".encode())
-    found = read_list(tmp_path / "list.txt", tmp_path)
+    found = read_list(tmp_path / "list.txt", tmp_path, 3)
     assert found.paths.names() == ["a b.jpg", "d/é.jpg"]
     assert "line 3" in found.paths.where(1)
 
@@ -212,7 +209,7 @@ def test_inat_json(tmp_path):
     for broken, message in (("{", "is no JSON"), ("{}", "'annotations' is missing"), ("[]", "not as iNaturalist")):
         (tmp_path / "x.json").write_text(broken)
         with pytest.raises(InputError, match=message):
-            read_inat_json(tmp_path / "x.json", tmp_path)
+            read_inat_json(tmp_path / "x.json", tmp_path, 3)
 
 
 def test_files_hold_their_names():
@@ -221,7 +218,7 @@ def test_files_hold_their_names():
     part = files.take(torch.tensor([2, 0]))
     assert part.names() == ["c", "a/1.jpg"]
     assert part.where(0).endswith("(list, line 9)")
-    assert [path.name for path in files.paths] == ["1.jpg", "ü.png", "c"]
+    assert [path.name for path in files] == ["1.jpg", "ü.png", "c"]
     with pytest.raises(IndexError):
         files[3]
     with pytest.raises(InputError, match="size must be"):

@@ -22,7 +22,7 @@ from longtail.evaluate.predictions import Predictions
 from longtail.inference import restore
 from longtail.models import pretrained
 from longtail.models.pretrained import Prepare, Preprocessing
-from longtail.models.pretrained.tuning import Fit
+from longtail.models.pretrained.backbone import Fit
 
 # A small network with batch norm, a list of blocks and a layer after it
 FACTORY = """
@@ -246,7 +246,7 @@ def test_predictions_of_files_are_those_of_the_run(desk, head, norms):
     for done in (head, norms):
         data = load("photos")
         expected = Predictions.load(done / "predictions.safetensors").test.logits.softmax(1)
-        got = torch.cat(list(restore(done, trust_code=True).of_images(data.test.inputs.paths)))
+        got = torch.cat(list(restore(done, trust_code=True).of_images(list(data.test.inputs))))
         # Many small images at once are decoded smaller, by the decoder's own means: hardly other images
         assert (got - expected).abs().mean() < 0.05
 
@@ -296,7 +296,7 @@ def test_a_network_of_onnx_predicts_and_cannot_become_part_of_another_file(desk)
     torch.onnx.export(flat, example, desk / "tiny.onnx", dynamic_shapes=shapes, dynamo=True, verbose=False)
     done = run(backbone="onnx:tiny.onnx", out="onnx", epochs=2)
     expected = Predictions.load(done / "predictions.safetensors").test.logits.softmax(1)
-    got = torch.cat(list(restore(done).of_images(load("photos").test.inputs.paths)))
+    got = torch.cat(list(restore(done).of_images(list(load("photos").test.inputs))))
     assert (got - expected).abs().mean() < 0.05
     with pytest.raises(InputError, match=r"no network of torch.*longtail predict uses it"):
         exporting.export(done, "onnx")

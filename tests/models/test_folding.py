@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.models import pretrained
-from longtail.models.pretrained.folding import folded
+from longtail.models.pretrained import folded
 
 
 def norms(network: nn.Module) -> int:

@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
         option: Options = None,
     ) -> None:
         """Read everything there is of a data set and list each bad file."""
-        from ..data.check import check
+        from ..data.catalogue import check
         from ..errors import InputError
 
         with bar("checking", "files") as progress:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..errors import InputError
-from .dataset import Split
+from .dataset import Files
 from .limits import check_memory, check_regular, is_regular, reason
-from .profiles import Source
+from .profiles import Source, encode
 
 SUFFIXES = (".npz", ".npy", ".safetensors")
 INPUTS = ("features", "x", "f", "inputs", "embeddings", "data")
@@ -56,11 +57,8 @@ def read_arrays(path: str | Path) -> dict[str, Any]:
         raise
     except Exception as error:  # zip, zlib, NumPy and safetensors each have exceptions of their own
         text = reason(error)
-        text = (
-            "it holds pickled objects, which are not read (strings are stored by y.astype('U'))"
-            if "allow_pickle" in text
-            else text
-        )
+        if "allow_pickle" in text:
+            text = "it holds pickled objects, which are not read (strings are stored by y.astype('U'))"
         kind = "it is no safetensors file" if suffix == ".safetensors" else "it cannot be read"
         raise InputError(f"{kind}: {text}") from None
 
@@ -71,18 +69,19 @@ def _plain(array: Any) -> np.ndarray:
     return array
 
 
-def _named_arrays(path: Path) -> dict[str, np.ndarray]:
-    """All as NumPy's (half precision, which it lacks in part, as float32); an error names the file."""
+def _by_name(path: Path) -> dict[str, np.ndarray]:
+    """All as NumPy's (half precision, which it lacks in part, as float32) by their names in small letters; an error
+    names the file."""
     try:
         arrays = read_arrays(path)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    return {key: value if isinstance(value, np.ndarray) else _numpy(value) for key, value in arrays.items()}
-
-
-def _numpy(value: torch.Tensor) -> np.ndarray:
-    array: np.ndarray = (value.float() if value.is_floating_point() else value).numpy()
-    return array
+    return {
+        key.lower(): (value.float() if value.is_floating_point() else value).numpy()
+        if isinstance(value, Tensor)
+        else value
+        for key, value in arrays.items()
+    }
 
 
 def array_file(path: Path) -> Source:
@@ -94,48 +93,47 @@ def array_file(path: Path) -> Source:
     """
     if path.suffix.lower() == ".npy":
         raise InputError(f"{path}: {BARE}")
-    arrays = _named_arrays(path)
-    by_name = {key.lower(): value for key, value in arrays.items()}
+    arrays = _by_name(path)
     pairs: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for split in ("train", "val", "test", ""):
-        x, y = _pick(by_name, INPUTS, split), _pick(by_name, LABELS, split)
+        x, y = _pick(arrays, INPUTS, split), _pick(arrays, LABELS, split)
         if (x is None) != (y is None):
             raise InputError(f"{path} has {x or y!r} but no {'features' if x is None else 'labels'} to go with it")
         if x is not None and y is not None and (split or not pairs):
-            pairs[split or "train"] = by_name[x], by_name[y]
+            pairs[split or "train"] = arrays[x], arrays[y]
     if "train" not in pairs:
         raise InputError(
             f"{path} has no training data: 'X_train' and 'y_train', or 'features' and 'labels', belong in it, "
             f"it has {', '.join(map(repr, arrays)) or 'nothing'}"
         )
-    given = _words(by_name["class_names"].ravel()).tolist() if "class_names" in by_name else None
-    return feature_source(path, pairs, given)
+    given = _words(arrays["class_names"].ravel()) if "class_names" in arrays else None
+    labels, names = _labels(path, {split: y for split, (_, y) in pairs.items()}, given)
+    return feature_source(path, {split: (x, labels[split]) for split, (x, _) in pairs.items()}, names)
 
 
 def feature_source(
     path: Path,
-    pairs: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    class_names: list[str] | None,
-    notes: tuple[str, ...] = (),
+    pairs: Mapping[str, tuple[np.ndarray, Sequence[int | str]]],
+    names: list[str],
+    notes: Sequence[str] = (),
     columns: tuple[str, ...] | None = None,
 ) -> Source:
     """Features and labels of each split, checked, as a source."""
-    labels, names = _encode(path, {split: y for split, (_, y) in pairs.items()}, class_names)
-    splits: dict[str, Split] = {}
-    start = 0
+    labels = encode(path, {split: y for split, (_, y) in pairs.items()}, names)
+    parts: dict[str, tuple[Tensor | Files, Tensor]] = {}
     content = hashlib.sha256()
-    for split, (x_array, _) in pairs.items():
-        inputs = _check(path, split, x_array, pairs["train"][0])
-        y_tensor = torch.from_numpy(labels[split])
-        if len(inputs) != len(y_tensor):
-            raise InputError(f"{path}: {split} has {len(inputs)} rows of features and {len(y_tensor)} labels")
+    for split, (x, _) in pairs.items():
+        inputs = finite(path, f"features of {split}", x)
+        if x.shape[1] != pairs["train"][0].shape[1]:
+            features = pairs["train"][0].shape[1]
+            raise InputError(f"{path}: {split} has {x.shape[1]} features a sample, train has {features}")
+        if len(inputs) != len(labels[split]):
+            raise InputError(f"{path}: {split} has {len(inputs)} rows of features and {len(labels[split])} labels")
         if len(inputs) == 0:
             raise InputError(f"{path}: {split} has no rows")
-        splits[split] = Split(inputs, y_tensor, torch.arange(start, start + len(inputs)), columns=columns)
-        start += len(inputs)
+        parts[split] = inputs, labels[split]
         content.update(inputs.numpy().tobytes())
-    digest = content.hexdigest()
-    return Source(path.stem, splits["train"], splits.get("test"), names, splits.get("val"), notes, digest)
+    return Source.of(path.stem, names, parts, notes, content.hexdigest(), columns=columns)
 
 
 def _pick(arrays: Mapping[str, Any], words: tuple[str, ...], split: str) -> str | None:
@@ -148,7 +146,7 @@ def _pick(arrays: Mapping[str, Any], words: tuple[str, ...], split: str) -> str 
 
 def matrix(path: Path) -> np.ndarray:
     """Features alone, (N, K), to be classified: the array named features, X, …, or the only matrix of the file."""
-    arrays = {key.lower(): value for key, value in _named_arrays(path).items()}
+    arrays = _by_name(path)
     named = [arrays[word] for word in INPUTS if word in arrays]
     matrices = named or [a for a in arrays.values() if a.ndim == 2]
     if not named and len(matrices) != 1:
@@ -156,7 +154,7 @@ def matrix(path: Path) -> np.ndarray:
     return matrices[0]
 
 
-def finite(path: Path, what: str, array: np.ndarray) -> torch.Tensor:
+def finite(path: Path, what: str, array: np.ndarray) -> Tensor:
     """Numbers (N, K) as a float32 tensor; a value that is not finite is named by its row and column."""
     if array.ndim != 2 or array.dtype.kind not in "fiu" or array.shape[1] == 0:
         raise InputError(f"{path}: {what} must be numbers (N, K), got {array.dtype} {array.shape}")
@@ -169,42 +167,28 @@ def finite(path: Path, what: str, array: np.ndarray) -> torch.Tensor:
     return x
 
 
-def _check(path: Path, split: str, array: np.ndarray, train: np.ndarray) -> torch.Tensor:
-    x = finite(path, f"features of {split}", array)
-    if array.shape[1] != train.shape[1]:
-        raise InputError(f"{path}: {split} has {array.shape[1]} features a sample, train has {train.shape[1]}")
-    return x
-
-
-def _words(array: np.ndarray) -> np.ndarray:
+def _words(array: np.ndarray) -> list[str]:
     """As strings; bytes are read as UTF-8, and what is none stays visible."""
-    return np.char.decode(array, "utf-8", "backslashreplace") if array.dtype.kind == "S" else array.astype(str)
+    words: list[str] = (
+        np.char.decode(array, "utf-8", "backslashreplace") if array.dtype.kind == "S" else array.astype(str)
+    ).tolist()
+    return words
 
 
-def _encode(
+def _labels(
     path: Path, labels: dict[str, np.ndarray], given: list[str] | None
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Labels as int64, and class names: whole numbers stay as they are, strings are numbered alphabetically."""
+) -> tuple[dict[str, list[Any]], list[str]]:
+    """Labels and class names: whole numbers stay as they are, strings are numbered alphabetically."""
     for split, y in labels.items():
         if y.ndim != 1 or y.dtype.kind not in "iubUS":
             raise InputError(f"{path}: labels of {split} must be whole numbers or strings, got {y.dtype} {y.shape}")
     if any(y.dtype.kind in "US" for y in labels.values()):
         words = {split: _words(y) for split, y in labels.items()}
-        names = given or sorted({str(word) for y in words.values() for word in y})
-        place = {name: i for i, name in enumerate(names)}
-        strange = sorted({str(word) for y in words.values() for word in y} - set(names))
-        if strange:
-            raise InputError(f"{path}: label {strange[0]!r} is not among class_names")
-        return {split: np.array([place[str(w)] for w in y], dtype=np.int64) for split, y in words.items()}, names
-    whole = {split: y.astype(np.int64) for split, y in labels.items()}
-    classes = len(given) if given else 1 + max((int(y.max()) for y in whole.values() if len(y)), default=-1)
-    if classes > max(MOST_CLASSES, sum(map(len, whole.values()))):
+        return words, given or sorted({word for y in words.values() for word in y})
+    classes = len(given) if given else 1 + max((int(y.max()) for y in labels.values() if len(y)), default=-1)
+    if classes > max(MOST_CLASSES, sum(map(len, labels.values()))):
         raise InputError(
             f"{path}: label {classes - 1} would make {classes:,} classes: number the classes from 0, or store the "
             "labels as strings"
         )
-    for split, y in whole.items():
-        outside = np.flatnonzero((y < 0) | (y >= classes))
-        if len(outside):
-            raise InputError(f"{path}: label {y[outside[0]]} of {split} row {outside[0]} is outside [0, {classes})")
-    return whole, given or [str(label) for label in range(classes)]
+    return {split: y.tolist() for split, y in labels.items()}, given or [str(label) for label in range(classes)]

@@ -33,11 +33,11 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from ..errors import InputError, unknown
+from ..errors import InputError, one_of, unknown
 from .dataset import Split
 from .images import Box
+from .policy import AutoAugment, Draw, RandAugment
 
-Draw = dict[str, Tensor]
 CUTS = ("none", "crop", "crop-flip", "resized-crop", "resized-crop-flip")
 POLICIES = ("autoaugment", "randaugment", "cutout")
 ATTEMPTS = 10
@@ -220,6 +220,15 @@ def _flips(flip: bool, n: int, generator: Generator) -> Draw:
     return {"flip": torch.randint(0, 2, (n,), generator=generator)} if flip else {}
 
 
+def rectangles(low: Tensor, high: Tensor, sides: Sequence[int]) -> Tensor:
+    """Masks (n, H, W) of the pixels from ``low`` (n, 2) up to ``high`` (n, 2), rows and columns; clipped at the
+    border."""
+    rows, columns = (torch.arange(side, device=low.device) for side in sides)
+    inside_rows = (rows >= low[:, :1]) & (rows < high[:, :1])
+    inside_columns = (columns >= low[:, 1:]) & (columns < high[:, 1:])
+    return inside_rows[:, :, None] & inside_columns[:, None, :]
+
+
 class Cutout:
     """A square of ``size`` pixels, centred anywhere and clipped at the border, takes the data set's mean colour."""
 
@@ -231,13 +240,9 @@ class Cutout:
         return {"centre": torch.rand((n, 2), generator=generator)}
 
     def apply(self, x: Tensor, draw: Draw) -> Tensor:
-        inside = []
-        for axis, side in enumerate(x.shape[2:]):
-            low = (draw["centre"][:, axis] * side).long() - self.size // 2
-            at = torch.arange(side, device=x.device)
-            inside.append((at >= low[:, None]) & (at < low[:, None] + self.size))
-        hole = (inside[0][:, :, None] & inside[1][:, None, :])[:, None]
-        return torch.where(hole, torch.tensor(self.fill, dtype=x.dtype, device=x.device).view(1, -1, 1, 1), x)
+        low = (draw["centre"] * torch.tensor(x.shape[2:], device=x.device)).long() - self.size // 2
+        hole = rectangles(low, low + self.size, x.shape[2:])
+        return torch.where(hole[:, None], torch.tensor(self.fill, dtype=x.dtype, device=x.device).view(1, -1, 1, 1), x)
 
 
 class Noise:
@@ -255,8 +260,6 @@ class Noise:
 
 def steps_for_images(policies: Sequence[str], shape: Sequence[int], mean: Sequence[float] | None) -> list[Step]:
     """What follows the cut, on uint8 images of ``shape`` (C, H, W)."""
-    from .policy import AutoAugment, RandAugment  # which needs Draw from here
-
     fill = [round(255 * m) for m in mean] if mean is not None else [0] * shape[0]
     makers: dict[str, Callable[[], Step]] = {
         "autoaugment": AutoAugment,
@@ -268,8 +271,7 @@ def steps_for_images(policies: Sequence[str], shape: Sequence[int], mean: Sequen
 
 def steps_for_features(name: str, inputs: Tensor, views: int) -> list[Step]:
     """Noise of a tenth of each feature's deviation where there are several views or it is asked for."""
-    if name not in ("auto", "none", "noise"):
-        raise unknown("augmentation of features", name, ("auto", "none", "noise"))
+    one_of("augmentation of features", name, ("auto", "none", "noise"))
     if name == "none" or (name == "auto" and views == 1):
         return []
     return [Noise(0.1 * inputs.float().std(0, correction=0))]

@@ -24,7 +24,8 @@ def digits() -> Source:
     rest = torch.cat([positions[:-TEST_PER_CLASS] for positions in order]).sort().values
     whole = Split(x, y, torch.arange(len(y)))
     note = f"{len(test)} test images: a few points between methods may be chance, and the report says how many"
-    return Source("digits-lt", whole.take(rest), whole.take(test), [str(d) for d in range(10)], notes=(note,))
+    names = [str(d) for d in range(10)]
+    return Source("digits-lt", names, whole.take(rest), test=whole.take(test), notes=(note,))
 
 
 def moons(*, n: int = 1000, tail: float = 0.05, noise: float = 0.1, seed: int | None = None) -> Source:
@@ -42,15 +43,11 @@ def moons(*, n: int = 1000, tail: float = 0.05, noise: float = 0.1, seed: int | 
     rare = round(n * tail)
     if not 0 < rare < n:
         raise InputError(f"tail must be a share in (0, 1) that leaves both classes a point, got {tail!r} of {n}")
-    splits: list[Split] = []
-    start = 0
-    for sizes in ((n - rare, rare), (250, 250), (1000, 1000)):
-        rng = np.random.RandomState([seed, len(splits)])
-        points, labels = make_moons(sizes, noise=noise or None, random_state=rng, shuffle=False)
-        size = sum(sizes)
-        indices = torch.arange(start, start + size)
-        splits.append(Split(torch.from_numpy(points).float(), torch.from_numpy(labels).long(), indices))
-        start += size
-    train, val, test = splits
+    sizes = {"train": (n - rare, rare), "val": (250, 250), "test": (1000, 1000)}
+    parts = {}
+    for number, (split, of) in enumerate(sizes.items()):
+        rng = np.random.RandomState([seed, number])
+        points, labels = make_moons(of, noise=noise or None, random_state=rng, shuffle=False)
+        parts[split] = torch.from_numpy(points).float(), torch.from_numpy(labels).long()
     identity = f"n={n} tail={tail} noise={noise} seed={seed}"  # the points are drawn, so indices alone say nothing
-    return Source("moons", train, test, ["head", "tail"], val, identity=identity)
+    return Source.of("moons", ["head", "tail"], parts, identity=identity)

@@ -27,10 +27,12 @@ CUT = ("profile", "ratio", "n_max", "seed", "val_per_class", "holdout", "test_sh
 
 @dataclass(frozen=True)
 class Entry:
-    """A built-in data set: a line for `longtail data list`, its reader, and how it is cut by default."""
+    """A built-in data set: a line for `longtail data list`, its reader (which takes the folder that data lie in, if any
+    do), and how it is cut by default."""
 
     about: str
-    reader: Callable[[Path], Callable[..., Source]]
+    reader: Callable[..., Source]
+    on_disk: bool = True
     cut: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -44,41 +46,32 @@ def folder_of(root: str | Path) -> Path:
     raise InputError(f"--root {str(root)!r} is a file, and a folder belongs there")
 
 
-def _cifar(name: str, root: Path) -> Callable[..., Source]:
-    return partial(cifar.read, cifar.LAYOUTS[name], folder_of(root))
-
-
-def _listed(name: str, root: Path) -> Callable[..., Source]:
-    return partial(listed, name, folder_of(root))
-
-
 BUILT_IN: dict[str, Entry] = {
     "digits-lt": Entry(
         "scikit-learn's handwritten digits, 10 classes, 130…2 images (ratio 50); no download",
-        lambda root: digits,
-        {"profile": "exp", "ratio": 50, "n_max": 130, "val_per_class": 40},
+        digits,
+        on_disk=False,
+        cut={"profile": "exp", "ratio": 50, "n_max": 130, "val_per_class": 40},
     ),
     "moons": Entry(
-        "two moons in the plane, 2 classes, 5 % tail (the paper's Figure 1); no download", lambda root: moons
+        "two moons in the plane, 2 classes, 5 % tail (the paper's Figure 1); no download", moons, on_disk=False
     ),
     "cifar10-lt": Entry(
         "CIFAR-10, 10 classes, 5000…50 images (ratio 100); `fetch` downloads it",
-        partial(_cifar, "cifar10-lt"),
-        {"profile": "exp", "ratio": 100, "val_per_class": 500},
+        partial(cifar.read, cifar.CIFAR10),
+        cut={"profile": "exp", "ratio": 100, "val_per_class": 500},
     ),
     "cifar100-lt": Entry(
         "CIFAR-100, 100 classes, 500…5 images (ratio 100); `fetch` downloads it",
-        partial(_cifar, "cifar100-lt"),
-        {"profile": "exp", "ratio": 100, "val_per_class": 20},
+        partial(cifar.read, cifar.CIFAR100),
+        cut={"profile": "exp", "ratio": 100, "val_per_class": 20},
     ),
     "imagenet-lt": Entry(
-        "ImageNet-LT, 1,000 classes, 1280…5 images; `fetch` says what to get", partial(_listed, "imagenet-lt")
+        "ImageNet-LT, 1,000 classes, 1280…5 images; `fetch` says what to get", partial(listed, "imagenet-lt")
     ),
-    "places-lt": Entry(
-        "Places-LT, 365 classes, 4980…5 images; `fetch` says what to get", partial(_listed, "places-lt")
-    ),
+    "places-lt": Entry("Places-LT, 365 classes, 4980…5 images; `fetch` says what to get", partial(listed, "places-lt")),
     "inat2018": Entry(
-        "iNaturalist 2018, 8,142 classes, 1000…2 images; `fetch` says what to get", partial(_listed, "inat2018")
+        "iNaturalist 2018, 8,142 classes, 1000…2 images; `fetch` says what to get", partial(listed, "inat2018")
     ),
 }
 
@@ -112,15 +105,16 @@ def load(name: str | Path, root: str | Path = "data", **options: Any) -> Dataset
     [130, 100, 77, 60, 46, 36, 28, 21, 16, 13]
     """
     data = read(name, root, **options)
-    for split in (data.train, data.val, data.test):
-        if split is not None and isinstance(split.inputs, Files) and not split.inputs.exists(0):
+    files = {key: split.inputs for key, split in data.splits.items() if isinstance(split.inputs, Files)}
+    for images in files.values():
+        if not is_regular(images.file(0)):
             hint = f"; `longtail data fetch {name}` says where images belong" if str(name) in BUILT_IN else ""
-            raise InputError(f"{name}: there is no image {split.inputs.where(0)}{hint}")
-    for what, split in (("validation", data.val), ("test", data.test)):
+            raise InputError(f"{name}: there is no image {images.where(0)}{hint}")
+    for key, what in (("val", "validation"), ("test", "test")):
         # Training shows its bad files in the first epoch; these would end a run only after the last
-        if split is not None and isinstance(split.inputs, Files) and (bad := list(bad_images(split.inputs))):
+        if key in files and (bad := list(bad_images(files[key]))):
             raise InputError(
-                f"{name}: {len(bad):,} of {len(split):,} {what} images cannot be read, such as {bad[0]}; "
+                f"{name}: {len(bad):,} of {len(files[key]):,} {what} images cannot be read, such as {bad[0]}; "
                 "`longtail data check` lists all"
             )
     return data
@@ -139,10 +133,64 @@ def bad_images(files: Files, thoroughly: bool = False, each: Callable[[], None] 
         each()
 
 
+@dataclass
+class Checked:
+    """The data set, if it could be read at all; how many files were read; a sentence for each bad one."""
+
+    data: Dataset | None = None
+    files: int = 0
+    bad: list[str] = field(default_factory=list)
+
+
+def check(
+    name: str, root: str | Path = "data", progress: Callable[[int, int], None] | None = None, **options: Any
+) -> Checked:
+    """Read every file of a data set, whose ``options`` are `load`'s.
+
+    CIFAR is also compared with the digest of the official images.
+    """
+    found = Checked()
+    if name in cifar.LAYOUTS:
+        _check_cifar(cifar.LAYOUTS[name], Path(root), found)
+        if found.bad:
+            return found
+    found.data = read(name, root, **options)
+    files = [split.inputs for split in found.data.splits.values() if isinstance(split.inputs, Files)]
+    total = sum(map(len, files))
+
+    def count() -> None:
+        found.files += 1
+        if progress:
+            progress(found.files, total)
+
+    for part in files:
+        found.bad.extend(bad_images(part, thoroughly=True, each=count))
+    return found
+
+
+def _check_cifar(layout: cifar.Layout, root: Path, found: Checked) -> None:
+    problem = cifar.verify(layout, root)
+    for form in (layout.binary, layout.python):
+        for file in (*form.train, form.test) if (root / form.folder).is_dir() else ():
+            found.files += 1
+            try:
+                if problem:
+                    cifar.read_file(root / form.folder / file, layout, form)
+            except InputError as error:
+                found.bad.append(str(error))
+    if problem and found.files == 0:
+        raise InputError(problem)
+    if problem and not found.bad:
+        found.bad.append(problem)
+
+
 def read(name: str | Path, root: str | Path = "data", **options: Any) -> Dataset:
     """`load`, without a look at image files."""
     entry = BUILT_IN.get(str(name))
-    reader = entry.reader(Path(root)) if entry else _from_path(Path(name))
+    if entry is None:
+        reader = _from_path(Path(name))
+    else:
+        reader = partial(entry.reader, folder_of(root)) if entry.on_disk else entry.reader
     own = [p.name for p in inspect.signature(reader).parameters.values() if p.kind is p.KEYWORD_ONLY]
     cut = [option for option in CUT if not (entry and option.startswith("test_"))]
     for option in options:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,82 +13,121 @@ import torch
 
 from ..errors import InputError
 from .dataset import Split
+from .limits import reading, reason, text
 from .profiles import Source
 
 PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
+class Form:
+    """One of the two official ways to store a CIFAR: its folder, and the files in it."""
+
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    names: str
+    pickled: bool = False
+
+
+@dataclass(frozen=True)
 class Layout:
-    """Where one CIFAR keeps what, in both official layouts."""
+    """One CIFAR: where it keeps what, and how an official copy is known."""
 
     name: str
     classes: int
-    per_class: int
-    binary: str
-    python: str
-    binary_files: tuple[tuple[str, ...], str]
-    python_files: tuple[tuple[str, ...], str]
-    label_bytes: int  # the last of them is the fine label
+    binary: Form
+    python: Form
+    label_bytes: int  # of a binary record; the last of them is the fine label
     label_key: str
-    binary_names: str
-    python_names: tuple[str, str]
+    names_key: str
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    archive: str  # what `fetch` downloads: the binary form needs no unpickling
+    md5: str
+    content: str  # sha256 over pixels and labels, whatever the form
+
+    def form(self, root: Path) -> Form | None:
+        """Which form is on disk: the binary one where there are both."""
+        return next((form for form in (self.binary, self.python) if (root / form.folder).is_dir()), None)
 
 
 _FIVE = tuple(f"data_batch_{k}" for k in range(1, 6))
 # Means and deviations over the 50,000 training images, which a test computes again.
 CIFAR10 = Layout(
-    "cifar10-lt", 10, 5000, "cifar-10-batches-bin", "cifar-10-batches-py",
-    (tuple(f"{name}.bin" for name in _FIVE), "test_batch.bin"), (_FIVE, "test_batch"), 1, "labels",
-    "batches.meta.txt", ("batches.meta", "label_names"),
-    (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616),
+    "cifar10-lt", 10,
+    Form("cifar-10-batches-bin", tuple(f"{name}.bin" for name in _FIVE), "test_batch.bin", "batches.meta.txt"),
+    Form("cifar-10-batches-py", _FIVE, "test_batch", "batches.meta", pickled=True),
+    1, "labels", "label_names", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616),
+    "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530",
+    "9048fcbac9c08a64d57a7c5a5a66750a974ad4eab380914df129f7e223d823df",
 )  # fmt: skip
 CIFAR100 = Layout(
-    "cifar100-lt", 100, 500, "cifar-100-binary", "cifar-100-python",
-    (("train.bin",), "test.bin"), (("train",), "test"), 2, "fine_labels",
-    "fine_label_names.txt", ("meta", "fine_label_names"),
-    (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762),
+    "cifar100-lt", 100,
+    Form("cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt"),
+    Form("cifar-100-python", ("train",), "test", "meta", pickled=True),
+    2, "fine_labels", "fine_label_names", (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762),
+    "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8",
+    "283e80e15e3841cce98044da5929d8557a88969bfd2d77d1c1db7bb78ba419f7",
 )  # fmt: skip
 LAYOUTS = {layout.name: layout for layout in (CIFAR10, CIFAR100)}
 
 
 def read(layout: Layout, root: Path) -> Source:
     """All images in file order: uint8 (50000, 3, 32, 32) and (10000, 3, 32, 32)."""
-    binary, python = root / layout.binary, root / layout.python
-    if binary.is_dir():
-        parts = {"train": layout.binary_files[0], "test": (layout.binary_files[1],)}
-        arrays = {key: [read_binary(binary / file, layout) for file in files] for key, files in parts.items()}
-        names = _names_text(binary / layout.binary_names, layout)
-    elif python.is_dir():
-        parts = {"train": layout.python_files[0], "test": (layout.python_files[1],)}
-        arrays = {key: [read_python(python / file, layout) for file in files] for key, files in parts.items()}
-        names = _names_pickle(python / layout.python_names[0], layout)
-    else:
+    form = layout.form(root)
+    if form is None:
         raise InputError(
-            f"{layout.name}: neither {layout.binary} nor {layout.python} is in {str(root)!r}; "
+            f"{layout.name}: neither {layout.binary.folder} nor {layout.python.folder} is in {str(root)!r}; "
             f"`longtail data fetch {layout.name} --root {root}` downloads it"
         )
+    folder = root / form.folder
     splits = []
-    for key, images in (("train", layout.classes * layout.per_class), ("test", 10_000)):
-        pixels = np.concatenate([part[0] for part in arrays[key]])
-        labels = np.concatenate([part[1] for part in arrays[key]])
+    for key, files, images in (("train", form.train, 50_000), ("test", (form.test,), 10_000)):
+        parts = [read_file(folder / file, layout, form) for file in files]
+        labels = np.concatenate([y for _, y in parts])
         if len(labels) != images:
-            folder = binary if binary.is_dir() else python
             raise InputError(f"{folder}: the {key} files hold {len(labels):,} images where {images:,} belong")
-        x = torch.from_numpy(pixels).view(-1, 3, 32, 32)
+        x = torch.from_numpy(np.concatenate([pixels for pixels, _ in parts])).view(-1, 3, 32, 32)
         y = torch.from_numpy(labels.astype(np.int64))
         splits.append(Split(x, y, torch.arange(images), layout.mean, layout.std))
-    return Source(layout.name, splits[0], splits[1], names)
+    return Source(layout.name, _class_names(folder / form.names, layout, form), splits[0], test=splits[1])
 
 
-def read_binary(path: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-    """Records of ``label_bytes`` label bytes (the fine label last) and 3,072 pixel bytes, planes first."""
+def verify(layout: Layout, root: Path) -> str | None:
+    """What is wrong with the CIFAR in ``root``; None if it is there and every pixel and label is right."""
     try:
+        if content_digest(layout, root) == layout.content:
+            return None
+    except InputError as error:
+        return str(error)
+    return f"{layout.name} in {root} can be read, but is not the official one: some pixels or labels differ"
+
+
+def content_digest(layout: Layout, root: Path) -> str:
+    source = read(layout, root)
+    digest = hashlib.sha256()
+    for split in (source.train, source.test):
+        assert split is not None
+        digest.update(split.inputs.numpy().data)  # type: ignore[union-attr]
+        digest.update(split.labels.numpy().astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def read_file(path: Path, layout: Layout, form: Form) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels (N, 3072), planes first, and labels (N,) of one file."""
+    pixels, labels = (_read_pickled if form.pickled else _read_binary)(path, layout)
+    outside = np.flatnonzero((labels < 0) | (labels >= layout.classes))
+    if len(outside):
+        first = int(outside[0])
+        raise InputError(f"{path}: image {first} has label {labels[first]}, outside [0, {layout.classes})")
+    return pixels, labels
+
+
+def _read_binary(path: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Records of ``label_bytes`` label bytes (the fine label last) and 3,072 pixel bytes, planes first."""
+    with reading(path):
         raw = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     record = layout.label_bytes + PIXELS
     if len(raw) == 0 or len(raw) % record:
         raise InputError(
@@ -95,12 +135,10 @@ def read_binary(path: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
             f"or not {layout.name.removesuffix('-lt')}"
         )
     table = raw.reshape(-1, record)
-    labels = table[:, layout.label_bytes - 1]
-    _check_labels(path, labels, layout)
-    return table[:, layout.label_bytes :], labels
+    return table[:, layout.label_bytes :], table[:, layout.label_bytes - 1]
 
 
-def read_python(path: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+def _read_pickled(path: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     """The pickled dictionary of the official python files: ``data`` uint8 (N, 3072) and a list of labels."""
     content = load_pickle(path)
     data, labels = content.get("data"), content.get(layout.label_key)
@@ -110,16 +148,7 @@ def read_python(path: Path, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(
             f"{path} has no list {layout.label_key!r} with one whole number for each of {len(data):,} rows"
         )
-    array = np.asarray(labels, dtype=np.int64)
-    _check_labels(path, array, layout)
-    return data, array
-
-
-def _check_labels(path: Path, labels: np.ndarray, layout: Layout) -> None:
-    outside = np.flatnonzero((labels < 0) | (labels >= layout.classes))
-    if len(outside):
-        first = int(outside[0])
-        raise InputError(f"{path}: image {first} has label {labels[first]}, outside [0, {layout.classes})")
+    return data, np.asarray(labels, dtype=np.int64)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -157,32 +186,21 @@ def load_pickle(path: Path) -> dict[str, Any]:
     except InputError as error:
         raise InputError(f"{path} is no CIFAR file: {error}") from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise InputError(f"{path} cannot be read: {reason(error)}") from None
     except Exception as error:  # a broken pickle can raise nearly anything
         raise InputError(f"{path} is no CIFAR file, or truncated: {type(error).__name__}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is no CIFAR file: it holds a {type(content).__name__}, not a dictionary")
-    return {_text(key): value for key, value in content.items()}
+    return {text(key): value for key, value in content.items()}
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _names_text(path: Path, layout: Layout) -> list[str]:
-    try:
-        names = [line.strip() for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    return _check_names(path, names, layout)
-
-
-def _names_pickle(path: Path, layout: Layout) -> list[str]:
-    names = load_pickle(path).get(layout.python_names[1])
-    return _check_names(path, [_text(name) for name in names] if isinstance(names, list) else [], layout)
-
-
-def _check_names(path: Path, names: list[str], layout: Layout) -> list[str]:
+def _class_names(path: Path, layout: Layout, form: Form) -> list[str]:
+    if form.pickled:
+        found = load_pickle(path).get(layout.names_key)
+        names = [text(name) for name in found] if isinstance(found, list) else []
+    else:
+        with reading(path):
+            names = [line.strip() for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
     if len(names) != layout.classes:
         raise InputError(f"{path} has {len(names)} class names where {layout.classes} belong")
     return names

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-from .augment import Draw
+from .augment import rectangles
+from .policy import Draw
 from .samplers import ByClass
 
 CHANCE = 0.5
@@ -21,8 +22,7 @@ def draw(labels: Tensor, by_class: ByClass, generator: Generator) -> Draw:
     uniform, which is Beta(1, 1). Two images of one class are not mixed: their label would not show it.
     """
     n = len(labels)
-    there = (by_class.n > 0).double()
-    foreground = by_class.draw(there, n, generator)
+    foreground = by_class.draw((by_class.n > 0).double(), n, generator)
     share, centre = torch.rand(n, generator=generator), torch.rand((n, 2), generator=generator)
     other = by_class.label[foreground] != labels
     return {
@@ -40,15 +40,10 @@ def paste(inputs: Tensor, foreground: Tensor, labels: Tensor, others: Tensor, nu
     that of the pixels that are left.
     """
     rows = drawn["mixed"].nonzero().flatten()
-    height, width = inputs.shape[2:]
-    half = (1 - drawn["share"][rows]).sqrt()[:, None] * torch.tensor([height, width]) / 2
-    middle = drawn["centre"][rows] * torch.tensor([height, width])
-    inside = []
-    for axis, side in enumerate((height, width)):
-        low, high = (middle[:, axis] - half[:, axis]).round(), (middle[:, axis] + half[:, axis]).round()
-        at = torch.arange(side)
-        inside.append((at >= low[:, None]) & (at < high[:, None]))
-    hole = inside[0][:, :, None] & inside[1][:, None, :]
+    sides = torch.tensor(inputs.shape[2:])
+    half = (1 - drawn["share"][rows]).sqrt()[:, None] * sides / 2
+    middle = drawn["centre"][rows] * sides
+    hole = rectangles((middle - half).round(), (middle + half).round(), inputs.shape[2:])
     kept = 1 - hole.flatten(1).float().mean(1)
     device = inputs.device
     at_rows = rows.to(device)

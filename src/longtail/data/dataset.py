@@ -18,7 +18,7 @@ from torch import Tensor
 from ..counts import ClassCounts
 from ..errors import InputError, whole
 from ..models.pretrained.preprocessing import Preprocessing
-from .limits import MOST_FILE_BYTES, check_regular, is_regular, shown
+from .limits import MOST_FILE_BYTES, check_regular, shown
 
 Kind = Literal["images", "features", "files"]
 MOST_PIXELS = 4096  # a side
@@ -54,13 +54,16 @@ class Files:
         self.size = whole("size", size, at_least=1, at_most=MOST_PIXELS)
         self._how: Preprocessing | None = None
         self.origin = origin
+        self._hold(paths)
+        self.number(range(1, len(self) + 1) if lines is None else lines)
+
+    def _hold(self, paths: Iterable[str | bytes]) -> None:
         buffer, ends = bytearray(), array("q")
         for path in paths:
             buffer += path if isinstance(path, bytes) else path.encode("utf-8", "surrogateescape")
             ends.append(len(buffer))
         self._bytes = np.frombuffer(buffer, np.uint8)
         self._ends = np.frombuffer(ends, np.int64) if ends else np.zeros(0, np.int64)
-        self._lines = np.asarray(range(1, len(ends) + 1) if lines is None else lines, dtype=np.int32)
 
     def name(self, i: int) -> str:
         """The path as listed, without the root."""
@@ -72,10 +75,6 @@ class Files:
     def names(self) -> list[str]:
         return [self.name(i) for i in range(len(self))]
 
-    @property
-    def paths(self) -> list[Path]:
-        return [self[i] for i in range(len(self))]
-
     def number(self, lines: Sequence[int] | np.ndarray) -> None:
         """Give the paths their line numbers, where these are known only after reading."""
         self._lines = np.array(lines, dtype=np.int32)
@@ -85,11 +84,10 @@ class Files:
         path = shown(str(self[i]))
         return path if self.origin is None else f"{path} ({self.origin}, line {self._lines[i]})"
 
-    def take(self, indices: Sequence[int] | Tensor) -> Files:
-        chosen = np.asarray(indices, dtype=np.int64)
-        lines = self._lines[chosen]
-        found = Files((self._raw(i) for i in chosen), self.root, self.size, self.origin, lines)
-        found._how = self._how
+    def take(self, indices: Sequence[int] | Tensor) -> Self:
+        chosen, found = np.asarray(indices, dtype=np.int64), copy(self)
+        found._hold(self._raw(i) for i in chosen)
+        found.number(self._lines[chosen])
         return found
 
     @property
@@ -112,8 +110,9 @@ class Files:
         digest.update(self._ends.data)
         return digest.digest()
 
-    def exists(self, i: int) -> bool:
-        return is_regular(self[i])
+    def file(self, i: int) -> Path:
+        """The file that holds image ``i``."""
+        return self[i]
 
     def read(self, i: int) -> bytes:
         with self.open(i) as file:
@@ -207,6 +206,12 @@ class Dataset:
     class_names: list[str]
     fingerprint: str
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """Those of train, val and test that there are."""
+        found = {"train": self.train, "val": self.val, "test": self.test}
+        return {name: split for name, split in found.items() if split is not None}
 
     @property
     def counts(self) -> ClassCounts:

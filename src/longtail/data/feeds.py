@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from ..errors import InputError
 from .augment import (
     Augmentation,
     Crop,
-    Draw,
     Normalise,
     ResizedCrop,
     Step,
@@ -24,10 +23,11 @@ from .augment import (
     steps_for_images,
 )
 from .dataset import Files, Split
-from .images import centre, open_image, reduction, resize
-from .limits import reason
+from .images import centre, open_image, readable, reduction, resize
+from .policy import Draw
 
-Row = dict[str, Any]  # what was drawn for one sample
+T = TypeVar("T")
+Row = dict[str, Any]  # a draw as NumPy arrays, of several samples or one
 
 
 class Job(NamedTuple):
@@ -108,56 +108,43 @@ def _resized(x: Tensor, draw: Draw) -> Tensor:
     return torch.stack(rows)
 
 
-class ReadJob(NamedTuple):
-    """A `Job` as NumPy arrays, which travel to a worker by value; ``views`` is empty for evaluation."""
-
-    ids: np.ndarray
-    views: tuple[list[dict[str, np.ndarray]], ...]
-
-
 class Reader:
-    """Runs in the workers: a job in, uint8 pixels (views · B, 3, S, S) out, or the sentence that says what is wrong."""
+    """Runs in the workers: a job as NumPy arrays, which travel by value, in, uint8 pixels (views · B, 3, S, S) out."""
 
-    def __init__(self, files: Files, cut: Crop | ResizedCrop | None = None, steps: list[Step] | None = None) -> None:
-        self.files, self.cut, self.steps = files, cut, steps or []
+    def __init__(self, files: Files, cut: Crop | ResizedCrop | None = None, steps: Sequence[Step] = ()) -> None:
+        self.files, self.cut, self.steps = files, cut, steps
 
-    def __getitem__(self, job: ReadJob) -> tuple[np.ndarray, Tensor | str]:
-        S, B = self.files.size, len(job.ids)
-        out = torch.empty((max(len(job.views), 1) * B, 3, S, S), dtype=torch.uint8)
-        for k, i in enumerate(job.ids):
-            rows = [{key: value[k] for key, value in draws[0].items()} if self.cut else {} for draws in job.views]
-            try:
-                for v, square in enumerate(self.read(int(i), rows)):
-                    out[v * B + k] = square
-            except InputError as error:
-                return job.ids, str(error)
-        for view, draws in zip(out.split(B), job.views):
+    def __call__(self, job: tuple[np.ndarray, list[list[Row]]]) -> tuple[np.ndarray, Tensor]:
+        ids, views = job
+        S, B = self.files.size, len(ids)
+        out = torch.empty((max(len(views), 1) * B, 3, S, S), dtype=torch.uint8)
+        for k, i in enumerate(ids):
+            rows = [{key: value[k] for key, value in draws[0].items()} if self.cut else {} for draws in views]
+            for v, square in enumerate(self.read(int(i), rows)):
+                out[v * B + k] = square
+        for view, draws in zip(out.split(B), views):
             x = view
             for step, draw in zip(self.steps, draws[1:] if self.cut else draws):
                 x = step.apply(x, {key: torch.from_numpy(value) for key, value in draw.items()})
             if self.steps:
                 view.copy_(x)
-        return job.ids, out
+        return ids, out
 
     def read(self, i: int, rows: list[Row]) -> list[Tensor]:
         """Sample ``i`` as (3, S, S): as in evaluation, or one for each of the rows drawn for its views."""
-        S = self.files.size
-        try:
+        S, how = self.files.size, self.files.how
+        with readable(self.files.where(i)):
             image = open_image(self.files.read(i))
             if not rows or self.cut is None:
-                return [centre(image, self.files.how)] * max(len(rows), 1)
+                return [centre(image, how)] * max(len(rows), 1)
             if isinstance(self.cut, Crop):
                 shifts = [row["shift"] - self.cut.margin for row in rows]
-                squares = [centre(image, self.files.how, (int(down), int(right))) for down, right in shifts]
+                squares = [centre(image, how, (int(down), int(right))) for down, right in shifts]
             else:
                 boxes = [self.cut.box(image.width, image.height, r["area"], r["ratio"], r["place"]) for r in rows]
                 reduce = reduction(min(min(right - left, bottom - top) for left, top, right, bottom in boxes), S)
-                squares = [resize(image.pixels(reduce, box), (S, S), self.files.how.resample) for box in boxes]
+                squares = [resize(image.pixels(reduce, box), (S, S), how.resample) for box in boxes]
             return [square.flip(2) if row.get("flip") else square for square, row in zip(squares, rows)]
-        except FileNotFoundError:
-            raise InputError(f"there is no image {self.files.where(i)}") from None
-        except Exception as error:  # a broken image can make a decoder raise nearly anything
-            raise InputError(f"{self.files.where(i)} is no readable image: {reason(error)}") from None
 
 
 class FileFeed(Feed):
@@ -170,32 +157,50 @@ class FileFeed(Feed):
         self.normalise, self.device, self.workers = normalise, device, workers
 
     def batches(self, jobs: Iterator[Job]) -> Iterator[tuple[Tensor, Tensor]]:
-        plain = (ReadJob(job.ids.numpy(), tuple(map(_numpy, job.views))) for job in jobs)
-        results = self._results(plain)
-        try:
-            for ids, pixels in results:
-                if isinstance(pixels, str):
-                    raise InputError(pixels)
-                yield torch.from_numpy(ids), self.normalise(pixels.to(self.device, non_blocking=True))
-        finally:
-            del results  # ends the workers at once, also where the caller breaks out or fails
-
-    def _results(self, jobs: Iterator[ReadJob]) -> Iterator[tuple[np.ndarray, Tensor | str]]:
-        if self.workers == 0:
-            return map(self.reader.__getitem__, jobs)
-        from torch.utils.data import DataLoader
-
-        # The jobs are the "sampler": made here, in order, so that nothing depends on which worker does what.
-        reader: Any = self.reader  # has what DataLoader uses of a Dataset, but indexed by jobs
-        loader: Any = DataLoader(
-            reader, batch_size=None, sampler=jobs, num_workers=self.workers, collate_fn=_unchanged,
-            worker_init_fn=_leave_signals_alone,
-        )  # fmt: skip
-        return iter(loader)
+        plain = ((job.ids.numpy(), [_numpy(draws) for draws in job.views]) for job in jobs)
+        for ids, pixels in results(self.reader, plain, self.workers):
+            yield torch.from_numpy(ids), self.normalise(pixels.to(self.device, non_blocking=True))
 
 
-def _numpy(draws: list[Draw]) -> list[dict[str, np.ndarray]]:
+def _numpy(draws: list[Draw]) -> list[Row]:
     return [{key: value.numpy() for key, value in draw.items()} for draw in draws]
+
+
+def results(read: Callable[[Any], T], jobs: Iterable[Any], workers: int) -> Iterator[T]:
+    """What ``read`` makes of each job, in order, by ``workers`` processes or in this one.
+
+    The processes end at once where the caller breaks out or fails.
+    """
+    if workers == 0:
+        yield from map(read, jobs)
+        return
+    from torch.utils.data import DataLoader
+
+    # The jobs are the "sampler": made here, in order, so that nothing depends on which worker does what.
+    answers: Any = _Answers(read)
+    yield from map(_said, DataLoader(
+        answers, batch_size=None, sampler=jobs, num_workers=workers, collate_fn=_unchanged,
+        worker_init_fn=_leave_signals_alone,
+    ))  # fmt: skip
+
+
+class _Answers:
+    """What `DataLoader` indexes by jobs. A mistake comes back as it is: raised in a worker it would be a traceback."""
+
+    def __init__(self, read: Callable[[Any], Any]) -> None:
+        self.read = read
+
+    def __getitem__(self, job: Any) -> Any:
+        try:
+            return self.read(job)
+        except InputError as error:
+            return error
+
+
+def _said(answer: Any) -> Any:
+    if isinstance(answer, InputError):
+        raise answer
+    return answer
 
 
 def _leave_signals_alone(worker: int) -> None:

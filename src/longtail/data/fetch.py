@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
-import gzip
 import hashlib
 import http.client
 import lzma
@@ -16,13 +14,9 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
 
-from torch import Tensor
-
-from ..errors import InputError, unknown
+from ..errors import InputError, one_of
 from . import cifar
 from .catalogue import folder_of, names
 from .limits import check_regular, reason, shown
@@ -32,35 +26,10 @@ OFFICIAL = "https://www.cs.toronto.edu/~kriz/"
 ADDRESS_VARIABLE = "LONGTAIL_CIFAR_URL"
 MOST_BYTES = 1 << 28  # unpacked; CIFAR has 185 MB
 MOST_HEADER, MOST_MEMBERS = 1 << 16, 1000
-TOO_LARGE = "it unpacks to more than CIFAR's size"
 TRIES = 5
 CHUNK = 1 << 20
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if known
-
-
-@dataclass(frozen=True)
-class Archive:
-    file: str
-    md5: str
-    content: str  # sha256 over pixels and labels, whatever the layout
-
-
-_CONTENT = {
-    "cifar10-lt": "9048fcbac9c08a64d57a7c5a5a66750a974ad4eab380914df129f7e223d823df",
-    "cifar100-lt": "283e80e15e3841cce98044da5929d8557a88969bfd2d77d1c1db7bb78ba419f7",
-}
-# The first is what `fetch` downloads: the binary layout needs no unpickling.
-ARCHIVES = {
-    "cifar10-lt": (
-        Archive("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", _CONTENT["cifar10-lt"]),
-        Archive("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", _CONTENT["cifar10-lt"]),
-    ),
-    "cifar100-lt": (
-        Archive("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", _CONTENT["cifar100-lt"]),
-        Archive("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", _CONTENT["cifar100-lt"]),
-    ),
-}
 
 
 def fetch(
@@ -68,20 +37,18 @@ def fetch(
     root: str | Path = "data",
     *,
     source: str | Path | None = None,
-    address: str | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Get a data set; returns what to tell the user.
 
     Args:
         source: an archive already on disk, in either official layout.
-        address: where the archives are; the official one, or $LONGTAIL_CIFAR_URL, by default.
 
-    A good copy that is already there stays as it is. Nothing appears under its final name before it is complete and
-    verified; a broken download leaves its ``.part`` file only where the server can resume it.
+    Archives come from the official address, or from $LONGTAIL_CIFAR_URL. A good copy that is already there stays as it
+    is. Nothing appears under its final name before it is complete and verified; a broken download leaves its ``.part``
+    file only where the server can resume it.
     """
-    if name not in names():
-        raise unknown("data set", name, names())
+    one_of("data set", name, names())
     root = folder_of(root)
     if name in LISTINGS:
         if source is not None:
@@ -89,28 +56,27 @@ def fetch(
                 f"{name} cannot be unpacked from one archive: fetch it without --from to see what it needs"
             )
         return "\n".join(line.format(folder=root / name) for line in LISTINGS[name].help)
-    if name not in ARCHIVES:
+    layout = cifar.LAYOUTS.get(name)
+    if layout is None:
         return f"{name} needs no download."
-    layout = cifar.LAYOUTS[name]
-    problem = verify(name, root)
+    problem = cifar.verify(layout, root)
     if problem is None:
         return f"{name} is already in {root}, and complete."
     if "not the official one" in problem:  # somebody's own version: theirs to move
         raise InputError(f"{problem}; move it away to fetch the official one")
     if source is not None and not Path(source).is_file():
-        raise InputError(f"there is no file {source}: --from takes an archive such as {ARCHIVES[name][0].file}")
+        raise InputError(f"there is no file {source}: --from takes an archive such as {layout.archive}")
     new = not root.exists()
     try:
         root.mkdir(parents=True, exist_ok=True)
         if source is not None:
             # An archive packed anew has another checksum but may hold the same images: the content decides.
-            install(Path(source), root, layout, _CONTENT[name])
+            install(Path(source), root, layout)
             return f"{name}: unpacked from {source} and verified in {root}."
-        archive = ARCHIVES[name][0]
-        base = address or os.environ.get(ADDRESS_VARIABLE) or OFFICIAL
-        path = download(base.rstrip("/") + "/" + archive.file, root / archive.file, archive.md5, progress)
+        base = os.environ.get(ADDRESS_VARIABLE) or OFFICIAL
+        path = download(base.rstrip("/") + "/" + layout.archive, root / layout.archive, layout.md5, progress)
         try:
-            install(path, root, layout, archive.content)
+            install(path, root, layout)
         finally:
             path.unlink()
         return f"{name}: downloaded, verified and unpacked in {root}."
@@ -122,73 +88,59 @@ def fetch(
                 root.rmdir()
 
 
-def verify(name: str, root: Path) -> str | None:
-    """What is wrong with the CIFAR in ``root``; None if it is there and every pixel and label is right."""
-    try:
-        digest = content_digest(cifar.LAYOUTS[name], root)
-    except InputError as error:
-        return str(error)
-    if digest != _CONTENT[name]:
-        return f"{name} in {root} can be read, but is not the official one: some pixels or labels differ"
-    return None
-
-
-def content_digest(layout: cifar.Layout, root: Path) -> str:
-    source = cifar.read(layout, root)
-    digest = hashlib.sha256()
-    for split in (source.train, source.test):
-        assert split is not None
-        assert isinstance(split.inputs, Tensor)
-        digest.update(split.inputs.numpy().data)
-        digest.update(split.labels.numpy().astype("<i8").tobytes())
-    return digest.hexdigest()
-
-
-def install(path: Path, root: Path, layout: cifar.Layout, content: str) -> None:
+def install(path: Path, root: Path, layout: cifar.Layout) -> None:
     """Unpack beside the target, compare the content's digest, then move into place; a bad old copy goes last."""
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=root) as temporary:
         fresh = Path(temporary)
         unpack(path, fresh)
         try:
-            digest = content_digest(layout, fresh)
+            digest = cifar.content_digest(layout, fresh)
         except InputError as error:
             text = str(error).replace(temporary + os.sep, "").split("; `longtail")[0].replace(repr(temporary), "it")
             raise InputError(f"{path} is not {layout.name.removesuffix('-lt')}: {text}") from None
-        if digest != content:
+        if digest != layout.content:
             raise InputError(f"{path}: checksum mismatch, its images are not the official ones")
-        folder = layout.binary if (fresh / layout.binary).is_dir() else layout.python
-        # The reader prefers the binary layout, so a bad binary copy must not stay in front of a good python one.
-        for old in {folder, layout.binary}:
+        form = layout.form(fresh)
+        assert form is not None  # what could be read is there
+        # The reader prefers the binary form, so a bad binary copy must not stay in front of a good python one.
+        for old in {form.folder, layout.binary.folder}:
             if (root / old).exists():
                 (root / old).rename(fresh / f"old-{old}")
-        (fresh / folder).rename(root / folder)
+        (fresh / form.folder).rename(root / form.folder)
 
 
 def unpack(path: Path, target: Path) -> None:
     """Regular files and folders only, all inside ``target``, without owners, modes or times."""
     try:
-        with _decompressed(path) as content, tarfile.open(fileobj=content, mode="r|", tarinfo=_Member) as tar:
+        if check_regular(path) == 0:
+            raise InputError("it is empty")
+        with path.open("rb") as file:
+            if file.read(2) == b"PK":
+                raise InputError("it is a zip file, and a .tar or .tar.gz belongs here")
+        with tarfile.open(path, "r|*", tarinfo=_Member) as tar:
+            size = 0
             for count, member in enumerate(tar, 1):
-                if count > MOST_MEMBERS:
-                    raise InputError(f"{path}: refused, it has more than {MOST_MEMBERS:,} members")
+                size += member.size
                 where = PurePosixPath(member.name)
+                if count > MOST_MEMBERS:
+                    raise InputError(f"it has more than {MOST_MEMBERS:,} members")
+                if size > MOST_BYTES:
+                    raise InputError("it unpacks to more than CIFAR's size")
                 if where.is_absolute() or ".." in where.parts or "\\" in member.name:
-                    raise InputError(f"{path}: refused, {member.name!r} would be written outside the target folder")
+                    raise InputError(f"{member.name!r} would be written outside the target folder")
                 if member.isdir():
                     (target / where).mkdir(parents=True, exist_ok=True)
                     continue
                 if not member.isreg():
                     kind = "a link" if member.issym() or member.islnk() else "no regular file"
-                    raise InputError(f"{path}: refused, {member.name!r} is {kind}")
-                if member.size > MOST_BYTES:
-                    raise InputError(f"{path}: refused, {TOO_LARGE}")
+                    raise InputError(f"{member.name!r} is {kind}")
                 (target / where).parent.mkdir(parents=True, exist_ok=True)
                 inside = tar.extractfile(member)
                 assert inside is not None
                 with inside, (target / where).open("xb") as out:
                     shutil.copyfileobj(inside, out, CHUNK)
     except InputError as error:
-        raise InputError(str(error) if str(path) in str(error) else f"{path}: refused, {error}") from None
+        raise InputError(f"{path}: refused, {error}") from None
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{path} cannot be unpacked: {shown(reason(error))}") from None
@@ -205,36 +157,6 @@ class _Member(tarfile.TarInfo):
         if member.type == tarfile.GNUTYPE_SPARSE or (member.type not in plain and member.size > MOST_HEADER):
             raise InputError(f"it has a header of {member.size:,} bytes, or a sparse file")
         return member
-
-
-class _Counted:
-    """A stream that ends with an error where it goes on beyond all measure."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream, self.left = stream, MOST_BYTES
-
-    def read(self, size: int) -> bytes:
-        data = self.stream.read(size)
-        self.left -= len(data)
-        if self.left < 0:
-            raise InputError(TOO_LARGE)
-        return data
-
-
-@contextlib.contextmanager
-def _decompressed(path: Path) -> Iterator[IO[bytes]]:
-    """The content of an archive, by its first bytes rather than its name."""
-    check_regular(path)
-    with path.open("rb") as file:
-        start = file.read(6)
-    if not start:
-        raise InputError("it is empty")
-    if start.startswith(b"PK"):
-        raise InputError("it is a zip file, and a .tar or .tar.gz belongs here")
-    openers: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-    opener = next((opener for magic, opener in openers.items() if start.startswith(magic)), open)
-    with opener(path, "rb") as stream:
-        yield _Counted(stream)  # type: ignore[misc]
 
 
 def download(url: str, target: Path, md5: str, progress: Progress | None = None) -> Path:

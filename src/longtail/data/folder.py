@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from ..errors import InputError
-from .dataset import Files, Split
+from ..models.pretrained.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+from .dataset import Files
 from .images import image_size
-from .lists import IMAGENET_MEAN, IMAGENET_STD
-from .profiles import Source
+from .limits import reading, text
+from .profiles import Source, encode
 from .tables import (
     LABEL_COLUMNS,
+    ORDER,
     SPLITS,
     column,
     csv_rows,
@@ -28,11 +29,10 @@ from .tables import (
 )
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
-# Somebody's images may be signs or text: no mirror unless it is asked for
-AUGMENT = "crop"
 TAKEN_AT = "images are taken at"  # begins a note that a backbone, which has a size of its own, makes untrue
 # Sides of the square that a network gets of images of no stated size
 SMALLEST, LARGEST = 32, 224
+Row = tuple[str, str, int]  # a path, its label and its line
 IMAGE_COLUMNS = ("image", "path", "file", "filename", "image_path")
 
 
@@ -48,24 +48,21 @@ def class_folders(path: Path, *, size: int | None = None) -> Source:
         raise InputError(f"{path} has {', '.join(sorted(parts))} but no train folder")
     if not parts:
         parts = {"train": path}
-    found = {key: _scan(sub, path) for key, sub in parts.items()}
-    names = sorted({name for classes in found.values() for name in classes})
+    rows = {key: _scan(sub, path) for key, sub in parts.items()}
+    names = sorted({name for part in rows.values() for _, name, _ in part})
     if len(names) < 2:
         raise InputError(f"{path} has {len(names)} class folder{'s' * (len(names) != 1)}: at least two are needed")
-    rows = {key: [(file, name) for name in sorted(classes) for file in classes[name]] for key, classes in found.items()}
-    return _source(path.name or str(path), path, rows, names, size, None, {})
+    return image_source(path.name or str(path), names, _parts(path, rows, names, size), size)
 
 
 def _folders(path: Path) -> list[Path]:
-    try:
+    with reading(path):
         return sorted(sub for sub in path.iterdir() if sub.is_dir() and not sub.name.startswith("."))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _scan(path: Path, root: Path) -> dict[str, list[str]]:
+def _scan(path: Path, root: Path) -> list[Row]:
     """Image files of each class folder, at any depth, as paths relative to ``root``, in alphabetical order."""
-    classes: dict[str, list[str]] = {}
+    rows: list[Row] = []
     for folder in _folders(path):
         files = [
             os.path.relpath(os.path.join(where, file), root)
@@ -76,8 +73,9 @@ def _scan(path: Path, root: Path) -> dict[str, list[str]]:
         if not files:
             raise InputError(f"class folder {folder} has no image ({', '.join(SUFFIXES)}): fill it or remove it")
         # A class name goes into files in UTF-8, also where the folder's own name is none
-        classes[os.fsencode(folder.name).decode("utf-8", "backslashreplace")] = sorted(files)
-    return classes
+        name = text(os.fsencode(folder.name))
+        rows += [(file, name, 0) for file in files]
+    return sorted(rows, key=lambda row: (row[1], row[0]))
 
 
 def csv_file(
@@ -110,19 +108,18 @@ def csv_file(
     label = column(path, header, label_column, LABEL_COLUMNS, "label")
     image = column(path, header, image_column, IMAGE_COLUMNS, "image")
     split = split_column_of(path, header, split_column)
-    rows: dict[str, list[tuple[str, str]]] = {}
-    lines: dict[str, list[int]] = {}
+    rows: dict[str, list[Row]] = {}
     for line, cells in content:
         row = dict(zip(header, cells))
         key = split_of(path, line, row.get(split)) if split else "train"
         if not row.get(image) or not row.get(label):
             raise InputError(f"{path}, line {line}: column {image if not row.get(image) else label!r} is empty")
-        rows.setdefault(key, []).append((row[image], row[label]))
-        lines.setdefault(key, []).append(line)
+        rows.setdefault(key, []).append((row[image], row[label], line))
     if "train" not in rows:
         raise InputError(f"{path} has no {'training ' if rows else ''}row")
-    names = sorted_labels({name for part in rows.values() for _, name in part})
-    return _source(path.stem, path.parent if images is None else Path(str(images)), rows, names, size, str(path), lines)
+    names = sorted_labels({name for part in rows.values() for _, name, _ in part})
+    root = path.parent if images is None else Path(str(images))
+    return image_source(path.stem, names, _parts(root, rows, names, size, str(path)), size)
 
 
 def _has_images(path: Path, image_column: str | None, images: object) -> bool:
@@ -140,44 +137,41 @@ def _has_images(path: Path, image_column: str | None, images: object) -> bool:
     return not first or any(k >= len(first) or not is_number(first[k]) for k in found)
 
 
-def _source(
-    name: str,
-    root: Path,
-    rows: dict[str, list[tuple[str, str]]],
-    names: list[str],
-    size: int | None,
-    origin: str | None,
-    lines: dict[str, list[int]],
-) -> Source:
-    label_of = {label: i for i, label in enumerate(names)}
-    splits: dict[str, Split] = {}
-    start = 0
-    for key in ("train", "val", "test"):
+def _parts(
+    root: Path, rows: Mapping[str, list[Row]], names: list[str], size: int | None, origin: str | None = None
+) -> dict[str, tuple[Files, Tensor]]:
+    """Files and labels of each split."""
+    labels = encode(root, {key: [name for _, name, _ in part] for key, part in rows.items()}, names)
+    parts = {}
+    for key in ORDER:
         if key in rows:
-            part = rows[key]
-            files = Files((file for file, _ in part), root, LARGEST if size is None else size, origin, lines.get(key))
-            labels = torch.tensor([label_of[label] for _, label in part], dtype=torch.int64)
-            indices = torch.arange(start, start + len(part))
-            splits[key] = Split(files, labels, indices, IMAGENET_MEAN, IMAGENET_STD, AUGMENT)
-            start += len(part)
-    return sized(Source(name, splits["train"], splits.get("test"), names, splits.get("val")), size)
+            files, _, lines = zip(*rows[key])
+            parts[key] = Files(files, root, LARGEST if size is None else size, origin, lines), labels[key]
+    return parts
 
 
-def sized(source: Source, size: int | None) -> Source:
-    """Images as large as their files are, 32 to 224 pixels a side in steps of 16, where no ``size`` was asked for: to
-    enlarge small ones costs time and gains nothing."""
-    files = source.train.inputs
-    if size is not None or not isinstance(files, Files):
-        return source
-    sides = [short for i in files.some(20) if (short := _short_side(files, i))]
-    if not sides:
-        return source
-    fitting = min(max(round(float(np.median(sides)) / 16) * 16, SMALLEST), LARGEST)
-    for split in (source.train, source.val, source.test):
-        if split is not None and isinstance(split.inputs, Files):
-            split.inputs.size = fitting
-    said = f"{TAKEN_AT} {fitting}×{fitting} pixels, as their files are" if fitting < LARGEST else ""
-    return replace(source, notes=(*source.notes, f"{said} (--option size=N for another)")) if said else source
+def image_source(
+    name: str,
+    class_names: list[str],
+    parts: Mapping[str, tuple[Files, Tensor]],
+    size: int | None,
+    notes: Sequence[str] = (),
+    identity: str = "",
+) -> Source:
+    """Somebody's images. Where no ``size`` was asked for they are as large as their files are, 32 to 224 pixels a side
+    in steps of 16: to enlarge small ones costs time and gains nothing."""
+    files = parts["train"][0]
+    sides = [short for i in files.some(20) if (short := _short_side(files, i))] if size is None else []
+    if sides:
+        fitting = min(max(round(float(np.median(sides)) / 16) * 16, SMALLEST), LARGEST)
+        for images, _ in parts.values():
+            images.size = fitting
+        if fitting < LARGEST:
+            said = f"{TAKEN_AT} {fitting}×{fitting} pixels, as their files are (--option size=N for another)"
+            notes = (*notes, said)
+    # They may be signs or text: no mirror unless it is asked for
+    about = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "augment": "crop"}
+    return Source.of(name, class_names, parts, notes, identity, **about)
 
 
 def _short_side(files: Files, i: int) -> int:

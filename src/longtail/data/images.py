@@ -6,6 +6,8 @@ import functools
 import io
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
+from ..errors import InputError
 from ..models.pretrained.preprocessing import Preprocessing
+from .limits import reason
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 MOST_PIXELS = 150_000_000
@@ -43,6 +47,17 @@ def open_image(data: bytes) -> Opened:
     opened = (open_simplejpeg(data) if data[:2] == b"\xff\xd8" else None) or open_pillow(data)
     _check_size(opened.width, opened.height)
     return opened
+
+
+@contextmanager
+def readable(where: object) -> Iterator[None]:
+    """Whatever goes wrong with the image at ``where`` becomes one sentence."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"there is no image {where}") from None
+    except Exception as error:  # a broken image can make a decoder raise nearly anything
+        raise InputError(f"{where} is no readable image: {reason(error)}") from None
 
 
 def _check_size(width: int, height: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import InputError
@@ -60,7 +62,23 @@ def reason(error: Exception) -> str:
     return text.splitlines()[0].rstrip(".") if text.strip() else type(error).__name__
 
 
+@contextmanager
+def reading(path: Path, *errors: type[Exception]) -> Iterator[None]:
+    """What goes wrong while a file is read (an OSError, or one of ``errors``) becomes a sentence that names it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, InputError) or not isinstance(error, (OSError, *errors)):
+            raise
+        raise InputError(f"{path} cannot be read: {reason(error)}") from None
+
+
 def shown(text: str, most: int = 200) -> str:
     """Text for a message: without line breaks, cut where it is endless."""
     plain = text.encode("utf-8", "backslashreplace").decode().replace("\n", "\\n").replace("\0", "\\0")
     return plain if len(plain) <= most else plain[: most - 1] + "…"
+
+
+def text(value: object) -> str:
+    """Anything as a string; bytes are read as UTF-8, and what is none stays visible."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

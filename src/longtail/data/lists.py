@@ -7,37 +7,33 @@ import json
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .dataset import Files, Split
+from ..models.pretrained.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+from .dataset import Files
+from .limits import reading, shown
 from .profiles import Source
-
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """One published data set: its lists (train, val or None, test), number of classes, and where to get it; ``instead``
-    are files that may take a list's place."""
+    """One published data set: number of classes, the files that may hold each split's list, and where to get it."""
 
     classes: int
-    train: str
-    val: str | None
-    test: str
+    lists: Mapping[str, tuple[str, ...]]
     help: tuple[str, str, str]
-    instead: Mapping[str, str] = field(default_factory=dict)
 
 
 LISTINGS = {
     "imagenet-lt": Listing(
-        1000, "ImageNet_LT_train.txt", "ImageNet_LT_val.txt", "ImageNet_LT_test.txt",
+        1000, {"train": ("ImageNet_LT_train.txt",), "val": ("ImageNet_LT_val.txt",), "test": ("ImageNet_LT_test.txt",)},
         (
             "imagenet-lt needs the ILSVRC 2012 images (licence at https://image-net.org/download).",
             "Put them in {folder} as train/n01440764/….JPEG and val/n01440764/….JPEG, in class folders.",
@@ -45,7 +41,7 @@ LISTINGS = {
         ),
     ),
     "places-lt": Listing(
-        365, "Places_LT_train.txt", "Places_LT_val.txt", "Places_LT_test.txt",
+        365, {"train": ("Places_LT_train.txt",), "val": ("Places_LT_val.txt",), "test": ("Places_LT_test.txt",)},
         (
             "places-lt needs the Places365-Standard images (licence at http://places2.csail.mit.edu/download.html).",
             "Put them in {folder} as train/airfield/….jpg and val/airfield/….jpg, in class folders.",
@@ -53,33 +49,35 @@ LISTINGS = {
         ),
     ),
     "inat2018": Listing(
-        8142, "iNaturalist18_train.txt", None, "iNaturalist18_val.txt",
+        8142,
+        {"train": ("iNaturalist18_train.txt", "train2018.json"), "test": ("iNaturalist18_val.txt", "val2018.json")},
         (
             "inat2018 needs train_val2018.tar.gz (terms at https://github.com/visipedia/inat_comp/tree/master/2018).",
             "Unpack it in {folder}, so that {folder}/train_val2018/Plantae/7291/….jpg exists.",
             "Put train2018.json and val2018.json (or iNaturalist18_train.txt and _val.txt) in {folder} too.",
         ),
-        {"iNaturalist18_train.txt": "train2018.json", "iNaturalist18_val.txt": "val2018.json"},
     ),
 }  # fmt: skip
 
 
-@dataclass
-class Listed:
-    """Paths and labels of one list; ``lines`` are the line numbers, for messages."""
+class Listed(NamedTuple):
+    """Paths and labels of one list, and what it calls the classes."""
 
     paths: Files
     labels: Tensor
     class_names: dict[int, str]
 
 
-def read_list(path: Path, root: Path, *, size: int = 224, classes: int | None = None) -> Listed:
+def read_list(path: Path, root: Path, classes: int, size: int = 224) -> Listed:
     """Read ``path label`` lines, plain or gzipped; a path may hold spaces, blank lines are skipped.
 
     Half a million lines take about a second: they are streamed into one buffer, never held as Python strings.
     """
     labels, lines = array("q"), array("i")
     names: dict[int, str] = {}
+
+    def show(line: bytes) -> str:
+        return shown(line.decode("utf-8", "replace"), 60)
 
     def stream(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
         for number, line in enumerate(file, 1):
@@ -90,24 +88,23 @@ def read_list(path: Path, root: Path, *, size: int = 224, classes: int | None = 
             try:
                 label = int(tail)
             except ValueError:
-                raise InputError(f"{path}, line {number}: {_show(line)} is not 'path label'") from None
+                raise InputError(f"{path}, line {number}: {show(line)!r} is not 'path label'") from None
             name = name.strip()
             if not name:
-                raise InputError(f"{path}, line {number}: {_show(line)} has no path before the label")
-            if label < 0 or (classes is not None and label >= classes):
-                below = f", {classes})" if classes is not None else ", …)"
-                raise InputError(f"{path}, line {number}: label {label} is outside [0{below}")
+                raise InputError(f"{path}, line {number}: {show(line)!r} has no path before the label")
+            if not 0 <= label < classes:
+                raise InputError(f"{path}, line {number}: label {label} is outside [0, {classes})")
             labels.append(label)
             lines.append(number)
             if label not in names:
                 names[label] = _class_of(name.decode("utf-8", "replace"))
             yield name
 
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            files = Files(stream(file), root, size, str(path))
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    with (
+        reading(path, EOFError, zlib.error),
+        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+    ):
+        files = Files(stream(file), root, size, str(path))
     if not len(files):
         raise InputError(f"{path} is empty: 'path label' lines belong in it")
     files.number(lines)
@@ -120,19 +117,13 @@ def _class_of(path: str) -> str:
     return "/".join(folders[1:] or folders)
 
 
-def _show(line: bytes) -> str:
-    text = line[:60].decode("utf-8", "replace")
-    return repr(text + "…" if len(line) > 60 else text)
-
-
-def read_inat_json(path: Path, root: Path, *, size: int = 224, classes: int | None = None) -> Listed:
+def read_inat_json(path: Path, root: Path, classes: int, size: int = 224) -> Listed:
     """iNaturalist's own file: ``images`` (id, file_name), ``annotations`` (image_id, category_id), ``categories``."""
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise InputError(f"{path} is no JSON: {error}") from None
+    with reading(path):
+        try:
+            content = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise InputError(f"{path} is no JSON: {error}") from None
     try:
         category = {a["image_id"]: a["category_id"] for a in content["annotations"]}
         images = [(image["file_name"], category[image["id"]]) for image in content["images"]]
@@ -140,7 +131,7 @@ def read_inat_json(path: Path, root: Path, *, size: int = 224, classes: int | No
     except (KeyError, TypeError) as error:
         raise InputError(f"{path} is not as iNaturalist 2018 writes it: {error} is missing") from None
     for name, label in images:
-        if type(label) is not int or label < 0 or (classes is not None and label >= classes):
+        if type(label) is not int or not 0 <= label < classes:
             raise InputError(f"{path}: {name} has category {label!r}, outside [0, {classes})")
     if not images:
         raise InputError(f"{path} lists no image")
@@ -167,30 +158,23 @@ def listed(
     folder = root / name
     # The command reads a folder called 2018 as a number
     at, image_root = (folder if given is None else Path(str(given)) for given in (lists, images))
-    notes = []
-    splits: dict[str, Split] = {}
+    parts: dict[str, tuple[Files, Tensor]] = {}
     class_names: dict[int, str] = {}
-    start = 0
-    for key, file in (("train", listing.train), ("val", listing.val), ("test", listing.test)):
-        if file is None:
-            notes.append(f"{name} has no third split: its published validation split is the test split")
-            continue
-        found = _find(name, at, file)
+    for split, files in listing.lists.items():
+        found = _find(name, at, files)
         reader = read_inat_json if found.suffix == ".json" else read_list
-        content = reader(found, image_root, size=size, classes=listing.classes)
-        n = len(content.labels)
-        indices = torch.arange(start, start + n)  # one running number over the lists, in the order train, val, test
-        splits[key] = Split(content.paths, content.labels, indices, IMAGENET_MEAN, IMAGENET_STD)
+        content = reader(found, image_root, listing.classes, size)
+        parts[split] = content.paths, content.labels
         class_names = content.class_names | class_names
-        start += n
     names = [class_names.get(label, str(label)) for label in range(listing.classes)]
-    return Source(name, splits["train"], splits["test"], names, splits.get("val"), tuple(notes))
+    no_third = [f"{name} has no third split: its published validation split is the test split"]
+    notes = no_third if "val" not in parts else []
+    return Source.of(name, names, parts, notes, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
-def _find(name: str, at: Path, file: str) -> Path:
-    candidates = [file, file + ".gz"]
-    if other := LISTINGS[name].instead.get(file):
-        candidates.append(other)
+def _find(name: str, at: Path, files: tuple[str, ...]) -> Path:
+    first, *others = files
+    candidates = [first, first + ".gz", *others]
     for candidate in candidates:
         if (at / candidate).is_file():
             return at / candidate

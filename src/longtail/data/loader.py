@@ -14,9 +14,10 @@ from torch import Generator, Tensor
 from ..counts import ClassCounts
 from ..errors import InputError, one_of, whole
 from . import cutmix, samplers
-from .augment import Draw, Normalise, of_images
+from .augment import Normalise, of_images
 from .dataset import Files, Split
 from .feeds import FileFeed, Job, TensorFeed
+from .policy import Draw
 
 
 class Batch(NamedTuple):
@@ -82,7 +83,8 @@ class Loader:
         if not 0 <= rank < world_size:
             raise InputError(f"rank must be in [0, {world_size}), got {rank!r}")
         one_of("sampler", sampler, samplers.SAMPLERS)
-        samplers.check(sampler, epochs)
+        if sampler == "progressive":
+            whole("epochs of the progressive sampler", epochs, at_least=1)
         self.split, self.seed, self.train = split, seed, train
         self.sampler, self.epochs = sampler, epochs
         self.views = views if train else 1
@@ -138,12 +140,8 @@ class Loader:
         if not self.train:
             return torch.arange(len(self.split))
         generator = self._generator(e, 0, "order")
-        if self.sampler == "instance":
-            return samplers.instance(len(self.split), generator)
-        if self.sampler == "pairs":
-            return samplers.pairs(self._by_class, generator)
         progress = min(e / max((self.epochs or 1) - 1, 1), 1.0)
-        return samplers.by_share(self._by_class, self.sampler, progress, generator)
+        return samplers.order(self.sampler, self._by_class, progress, generator)
 
     def _jobs(self, e: int, start: int, mixes: deque[Draw | None]) -> Iterator[Job]:
         order = self.order(e)

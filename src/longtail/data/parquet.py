@@ -18,34 +18,17 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import InputError
-from .dataset import Files, Split
-from .folder import AUGMENT, IMAGE_COLUMNS, LARGEST, sized
-from .limits import is_regular, reason, shown
-from .lists import IMAGENET_MEAN, IMAGENET_STD
-from .profiles import Source
-from .tables import LABEL_COLUMNS, SPLITS, column, parquet_table, sorted_labels
+from .dataset import Files
+from .folder import IMAGE_COLUMNS, LARGEST, image_source
+from .limits import shown
+from .profiles import Source, encode
+from .tables import LABEL_COLUMNS, ORDER, SPLITS, column, open_parquet, parquet_columns, parquet_table, sorted_labels
 
 LARGE = 32 << 20  # bytes of a row group's images above which they go to a temporary file
 GROUPS = 4  # row groups that are kept in memory
 ROWS = 64  # of a batch in the temporary file
-
-
-def opened(path: Path) -> Any:
-    """``pyarrow.parquet.ParquetFile``, or one sentence."""
-    try:
-        import pyarrow.parquet as pq
-    except (ImportError, RuntimeError, OSError):
-        raise InputError(f"{path}: reading Parquet needs pyarrow: pip install 'longtail[hub]'") from None
-    if not is_regular(path):
-        raise InputError(f"there is no file {path}")
-    try:
-        return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-    except Exception as error:  # pyarrow has exceptions of its own
-        raise InputError(f"{path} is no Parquet file: {reason(error)}") from None
 
 
 class ParquetImages(Files):
@@ -71,20 +54,13 @@ class ParquetImages(Files):
         return file, int(row)
 
     def where(self, i: int) -> str:
-        file, row = self._place(i)
-        return f"{shown(str(self.root / file))}, row {row}"
+        return f"{shown(str(self.file(i)))}, row {self._place(i)[1]}"
 
     def open(self, i: int) -> IO[bytes]:
         return io.BytesIO(self.read(i))
 
-    def exists(self, i: int) -> bool:
-        return is_regular(self.root / self._place(i)[0])
-
-    def take(self, indices: Sequence[int] | Tensor) -> ParquetImages:
-        chosen = np.asarray(indices, dtype=np.int64)
-        found = ParquetImages((self._raw(i) for i in chosen), self.root, self.size, self.image_column)
-        found._how = self._how
-        return found
+    def file(self, i: int) -> Path:
+        return self.root / self._place(i)[0]
 
     def some(self, number: int) -> Sequence[int]:
         return range(min(len(self), number))  # those of one row group, which is read as a whole
@@ -92,7 +68,7 @@ class ParquetImages(Files):
     def read(self, i: int) -> bytes:
         file, row = self._place(i)
         if file not in self._open:
-            parquet = opened(self.root / file)
+            parquet = open_parquet(self.root / file)
             sizes = [parquet.metadata.row_group(g).num_rows for g in range(parquet.num_row_groups)]
             self._open[file] = parquet, np.cumsum([0, *sizes]).tolist()
         parquet, starts = self._open[file]
@@ -158,7 +134,7 @@ def parquet(
     """
     files = parquet_files(path)
     first = files["train"][0]
-    schema = opened(first).schema_arrow
+    schema = open_parquet(first).schema_arrow
     image = _image_column(first, schema, image_column)
     if image is None:
         if path.is_dir():
@@ -172,8 +148,8 @@ def parquet(
     rows: dict[str, list[str]] = {}
     labels: dict[str, list[Any]] = {}
     notes = []
-    for split, parts in files.items():
-        for file in parts:
+    for split, of in files.items():
+        for file in of:
             found = _labels(file, image, label)
             labels.setdefault(split, []).extend(found)
             name = file.relative_to(root).as_posix()
@@ -181,19 +157,17 @@ def parquet(
         if split != "train" and all(y == -1 for y in labels[split]):
             notes.append(f"the {split} files carry no labels (all are -1), and are left out")
             del rows[split], labels[split]
-    names = given or sorted_labels({str(y) for part in labels.values() for y in part})
-    splits: dict[str, Split] = {}
-    start = 0
-    for split, paths in rows.items():
-        y = torch.tensor(_numbers(path, split, labels[split], names, given is not None), dtype=torch.int64)
-        images = ParquetImages(paths, root, LARGEST if size is None else size, image)
-        indices = torch.arange(start, start + len(y))
-        splits[split] = Split(images, y, indices, IMAGENET_MEAN, IMAGENET_STD, AUGMENT)
-        start += len(y)
+    if given is None:
+        labels = {split: [str(y) for y in part] for split, part in labels.items()}
+    names = given or sorted_labels({y for part in labels.values() for y in part})
+    numbers = encode(path, labels, names)
+    parts = {
+        split: (ParquetImages(paths, root, LARGEST if size is None else size, image), numbers[split])
+        for split, paths in rows.items()
+    }
     stem = path.stem if path.suffix else path.name
-    identity = " ".join(f"{file.name}:{file.stat().st_size}" for parts in files.values() for file in parts)
-    found_all = Source(stem, splits["train"], splits.get("test"), names, splits.get("val"), tuple(notes), identity)
-    return sized(found_all, size)
+    identity = " ".join(f"{file.name}:{file.stat().st_size}" for of in files.values() for file in of)
+    return image_source(stem, names, parts, size, notes, identity)
 
 
 def parquet_files(path: Path) -> dict[str, list[Path]]:
@@ -211,7 +185,7 @@ def parquet_files(path: Path) -> dict[str, list[Path]]:
         raise InputError(f"{found[''][0]} is of no split: names begin with train, val or test")
     if "train" not in found:
         raise InputError(f"{path} has Parquet files of {', '.join(sorted(found)) or 'nothing'}, but none of train")
-    return {split: found[split] for split in ("train", "val", "test") if split in found}
+    return {split: found[split] for split in ORDER if split in found}
 
 
 def has_parquet(path: Path) -> bool:
@@ -258,27 +232,12 @@ def _class_names(schema: Any, label: str) -> list[str] | None:
 
 
 def _labels(file: Path, image: str, label: str) -> list[Any]:
-    content = opened(file)
+    content = open_parquet(file)
     for name in (image, label):
         if name not in content.schema_arrow.names:
             raise InputError(f"{file} has no column {name!r}, which the first file of train has")
-    try:
-        values: list[Any] = content.read(columns=[label], use_threads=False).column(label).to_pylist()
-    except Exception as error:  # pyarrow has exceptions of its own
-        raise InputError(f"{file} cannot be read: {reason(error)}") from None
+    values: list[Any] = parquet_columns(file, content, [label]).column(label).to_pylist()
     for row, value in enumerate(values):
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             raise InputError(f"{file}, row {row}: label {value!r} is neither a whole number nor a string")
     return values
-
-
-def _numbers(path: Path, split: str, labels: list[Any], names: list[str], are_places: bool) -> list[int]:
-    """Labels as places in the list of names, which whole numbers already are where the schema has the names."""
-    place = {name: i for i, name in enumerate(names)}
-    numbers = []
-    for row, y in enumerate(labels):
-        number = y if are_places and isinstance(y, int) else place.get(str(y), -1)
-        if not 0 <= number < len(names):
-            raise InputError(f"{path}: label {y!r} of {split}, row {row}, is none of the {len(names)} classes")
-        numbers.append(number)
-    return numbers

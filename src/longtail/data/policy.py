@@ -7,20 +7,23 @@ all samples that drew it at once. ``level`` in [0, 1] is the strength, ``sign`` 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Generator, Tensor
 from torch.nn.functional import conv2d
 
-from .augment import Draw
-
+Draw = dict[str, Tensor]  # random numbers for some samples: tensors with a row each
 GREY = 128  # what geometry fills the empty corners with
 
 
-def _affine(x: Tensor, rows: Tensor) -> Tensor:
-    """Nearest pixel at ``rows`` (n, 2, 3) · (column + ½, row + ½, 1): the *input* place of each output pixel."""
+def _affine(x: Tensor, cells: Mapping[tuple[int, int], Tensor]) -> Tensor:
+    """Nearest pixel at A · (column + ½, row + ½, 1), the *input* place of each output pixel: A (n, 2, 3) is the
+    identity but for some ``cells``."""
     n, C, H, W = x.shape
+    rows = torch.eye(2, 3, device=x.device).repeat(n, 1, 1)
+    for (i, j), value in cells.items():
+        rows[:, i, j] = value
     at = torch.stack(
         torch.broadcast_tensors(
             torch.arange(W, device=x.device) + 0.5,
@@ -28,43 +31,35 @@ def _affine(x: Tensor, rows: Tensor) -> Tensor:
             torch.ones((), device=x.device),
         )
     ).view(3, H * W)
-    column, row = (rows.to(at.dtype) @ at).floor().long().unbind(1)
+    column, row = (rows @ at).floor().long().unbind(1)
     inside = (column >= 0) & (column < W) & (row >= 0) & (row < H)
     place = row.clamp(0, H - 1) * W + column.clamp(0, W - 1)
     taken = x.view(n, C, H * W).gather(2, place[:, None].expand(n, C, H * W))
     return taken.masked_fill(~inside[:, None], GREY).view(n, C, H, W)
 
 
-def _rows(n: int, device: torch.device, **cells: Tensor) -> Tensor:
-    rows = torch.eye(2, 3, device=device).repeat(n, 1, 1)
-    for cell, value in cells.items():
-        rows[:, int(cell[1]), int(cell[2])] = value
-    return rows
-
-
 def shear_x(x: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    return _affine(x, _rows(len(x), x.device, _01=0.3 * level * sign))
+    return _affine(x, {(0, 1): 0.3 * level * sign})
 
 
 def shear_y(x: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    return _affine(x, _rows(len(x), x.device, _10=0.3 * level * sign))
+    return _affine(x, {(1, 0): 0.3 * level * sign})
 
 
 def translate_x(x: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    return _affine(x, _rows(len(x), x.device, _02=150 / 331 * x.shape[3] * level * sign))
+    return _affine(x, {(0, 2): 150 / 331 * x.shape[3] * level * sign})
 
 
 def translate_y(x: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    return _affine(x, _rows(len(x), x.device, _12=150 / 331 * x.shape[2] * level * sign))
+    return _affine(x, {(1, 2): 150 / 331 * x.shape[2] * level * sign})
 
 
 def rotate(x: Tensor, level: Tensor, sign: Tensor) -> Tensor:
     """Up to 30 degrees about the middle, anticlockwise for sign +1."""
     angle = math.pi / 6 * level * sign
     cos, sin, cx, cy = angle.cos(), angle.sin(), x.shape[3] / 2, x.shape[2] / 2
-    cells = {"_00": cos, "_01": -sin, "_10": sin, "_11": cos}
-    shift = {"_02": cx - cos * cx + sin * cy, "_12": cy - sin * cx - cos * cy}
-    return _affine(x, _rows(len(x), x.device, **cells, **shift))
+    turn = {(0, 0): cos, (0, 1): -sin, (1, 0): sin, (1, 1): cos}
+    return _affine(x, {**turn, (0, 2): cx - cos * cx + sin * cy, (1, 2): cy - sin * cx - cos * cy})
 
 
 def _grey(x: Tensor) -> Tensor:
@@ -202,13 +197,10 @@ class AutoAugment(_Operations):
 
 
 class RandAugment(_Operations):
-    """``times`` operations drawn uniformly (doing nothing is one of them, inverting none), all of one strength."""
-
-    def __init__(self, times: int = 2, level: float = 0.3) -> None:
-        self.times, self.level = times, level
+    """Two operations drawn uniformly (doing nothing is one of them, inverting none), all of one strength."""
 
     def draw(self, n: int, generator: Generator) -> Draw:
-        operation = torch.randint(0, NOTHING, (n, self.times), generator=generator)
+        operation = torch.randint(0, NOTHING, (n, 2), generator=generator)
         operation[operation == OPERATIONS.index(invert)] = NOTHING
-        sign = torch.randint(0, 2, (n, self.times), generator=generator) * 2 - 1
-        return {"operation": operation, "level": torch.full((n, self.times), self.level), "sign": sign}
+        sign = torch.randint(0, 2, (n, 2), generator=generator) * 2 - 1
+        return {"operation": operation, "level": torch.full((n, 2), 0.3), "sign": sign}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InputError, real, unknown, whole
-from .dataset import Dataset, Split, fingerprint
+from .dataset import Dataset, Files, Split, fingerprint
 from .limits import shown
 
 Profile = Literal["exp", "step"] | Sequence[int] | None
@@ -23,12 +24,46 @@ class Source:
     """What a reader hands over: everything it found, before any profile."""
 
     name: str
-    train: Split
-    test: Split | None
     class_names: list[str]
+    train: Split
     val: Split | None = None
+    test: Split | None = None
     notes: tuple[str, ...] = ()
     identity: str = ""  # what the fingerprint must know beyond indices and labels
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        class_names: list[str],
+        parts: Mapping[str, tuple[Tensor | Files, Tensor]],
+        notes: Sequence[str] = (),
+        identity: str = "",
+        **about: Any,
+    ) -> Source:
+        """From the inputs and labels of train and perhaps val and test, which are numbered through in their order;
+        ``about`` is what the splits share (``mean``, ``columns``, …)."""
+        splits: dict[str, Split] = {}
+        start = 0
+        for key, (inputs, labels) in parts.items():
+            splits[key] = Split(inputs, labels, torch.arange(start, start + len(labels)), **about)
+            start += len(labels)
+        return cls(name, class_names, splits["train"], splits.get("val"), splits.get("test"), tuple(notes), identity)
+
+
+def encode(path: Path, labels: Mapping[str, Sequence[int | str]], names: Sequence[str]) -> dict[str, Tensor]:
+    """Labels of each split as places in the list of class names, which whole numbers already are."""
+    place = {name: i for i, name in enumerate(names)}
+    found = {}
+    for split, given in labels.items():
+        numbers = [place.get(y, -1) if isinstance(y, str) else y for y in given]
+        for row, number in enumerate(numbers):
+            if not 0 <= number < len(names):
+                raise InputError(
+                    f"{path}: label {given[row]!r} of {split}, row {row}, is none of the {len(names)} classes"
+                )
+        found[split] = torch.tensor(numbers, dtype=torch.int64)
+    return found
 
 
 def exp_profile(n_max: int, num_classes: int, ratio: float) -> list[int]:
@@ -136,11 +171,15 @@ def assemble(
         train, test = train.take(keep), train.take(cut)
         if len(test) == 0:
             raise InputError(f"{source.name}: there is no test split, and none can be made: every class has one sample")
-        without = [source.class_names[c] for c in _absent(test.labels, classes) if c in set(train.labels.tolist())]
-        named = ", ".join(without[:5]) + (", …" if len(without) > 5 else "")
+        trained, tested = (torch.bincount(part.labels, minlength=classes) for part in (train, test))
+        without = [source.class_names[c] for c in ((trained > 0) & (tested == 0)).nonzero().flatten().tolist()]
         notes.append(
             f"no test split given: {test_share:.0%} of each class held out ({len(test)} samples)"
-            + (f"; too few samples for a test one of {len(without)} classes: {shown(named)}" if without else "")
+            + (
+                f"; too few samples for a test one of {len(without)} classes: {shown(_five(without))}"
+                if without
+                else ""
+            )
         )
     if profile is not None:
         order = shuffled_by_class(train.labels, classes, seed)
@@ -151,7 +190,8 @@ def assemble(
         if val is None and len(rest):
             val = everything.take(rest)
             short = [label for label, positions in enumerate(discards) if len(positions) < val_per_class]
-            notes.append(f"validation: {val_per_class} a class of the samples that the profile discards{_few(short)}")
+            few = f" (fewer, or none, of {'class' if len(short) == 1 else 'classes'} {_five(short)})" if short else ""
+            notes.append(f"validation: {val_per_class} a class of the samples that the profile discards{few}")
     if holdout:
         keep, cut = stratified(train.labels, classes, holdout, seed)
         if len(cut) == 0:
@@ -194,12 +234,5 @@ def check_seed(seed: int | None) -> int:
     return whole("seed", seed, at_least=0, at_most=2**32 - 1)
 
 
-def _absent(labels: Tensor, classes: int) -> list[int]:
-    return (torch.bincount(labels, minlength=classes) == 0).nonzero().flatten().tolist()
-
-
-def _few(short: list[int]) -> str:
-    if not short:
-        return ""
-    named = ", ".join(map(str, short[:5])) + (", …" if len(short) > 5 else "")
-    return f" (fewer, or none, of {'class' if len(short) == 1 else 'classes'} {named})"
+def _five(names: Sequence[object]) -> str:
+    return ", ".join(map(str, names[:5])) + (", …" if len(names) > 5 else "")

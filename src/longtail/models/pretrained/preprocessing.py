@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from ...errors import InputError, unknown, whole
+from ...errors import InputError, one_of, whole
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 RESAMPLING = ("bilinear", "bicubic")
@@ -39,8 +39,7 @@ class Preprocessing:
     std: tuple[float, ...] = IMAGENET_STD
 
     def __post_init__(self) -> None:
-        if self.resample not in RESAMPLING:
-            raise unknown("resampling", self.resample, RESAMPLING)
+        one_of("resampling", self.resample, RESAMPLING)
         if self.size < 1 or (self.short is not None and self.short < self.size):
             raise InputError(f"an image resized to {self.short} pixels has no middle of {self.size}")
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
@@ -55,8 +54,7 @@ class Preprocessing:
         """From plain data; what is not there has its default."""
         names = [f.name for f in fields(cls)]
         for key in data:
-            if key not in names:
-                raise unknown("preprocessing field", key, names)
+            one_of("preprocessing field", key, names)
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         try:
             return cls(**given)
@@ -90,13 +88,16 @@ class Preprocessing:
 
     def pixels(self, image: np.ndarray) -> Tensor:
         """Decoded pixels, uint8 (H, W, 3), as uint8 (3, size, size): what loading many images uses."""
-        planes = torch.from_numpy(image).permute(2, 0, 1)[None]
-        height, width = image.shape[:2]
-        shape = self.shape(height, width)
-        if shape != (height, width):
-            planes = interpolate(planes, shape, mode=self.resample, antialias=True)
+        return self.squares(torch.from_numpy(image).permute(2, 0, 1)[None])[0]
+
+    def squares(self, images: Tensor) -> Tensor:
+        """Images (B, 3, H, W) of one size, resized and cut: (B, 3, size, size)."""
+        old = (images.shape[2], images.shape[3])
+        shape = self.shape(*old)
+        if shape != old:
+            images = interpolate(images, shape, mode=self.resample, antialias=True)
         top, left = (shape[0] - self.size) // 2, (shape[1] - self.size) // 2
-        return planes[0, :, top : top + self.size, left : left + self.size]
+        return images[:, :, top : top + self.size, left : left + self.size]
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """uint8 (B, 3, S, S) as float32, by channel (x/255 − mean)/std."""

@@ -1,4 +1,7 @@
-"""Stopping where validation data no longer gains, for the estimator: runs always take the last epoch."""
+"""Who is told how training goes: the bar that ``verbose`` shows, and stopping where validation data no longer gains.
+
+Runs never stop early: they always take the last epoch.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,42 @@ from .. import posthoc
 from ..counts import ClassCounts
 from ..data.dataset import Split
 from ..engine.forward import outputs
-from ..engine.progress import Watcher
+from ..engine.progress import Progress, Watcher
 from ..engine.stage import needs_logits
 from ..evaluate import accuracy
 from ..plan import Plan
+
+
+class Display(Watcher):
+    """A bar on stderr between ``with`` and its end, told of steps as a watcher is; nothing at all unless verbose."""
+
+    def __init__(self, verbose: bool | int) -> None:
+        self.bar: Any = None
+        if verbose:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            text = TextColumn("{task.description}")
+            columns = (text, BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+            self.bar = Bar(*columns, console=Console(stderr=True))
+            self.task = self.bar.add_task("training", total=1.0)
+
+    def __enter__(self) -> Display:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def show(self, stage: str, loss: float, share: float) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, description=f"{stage}: loss {loss:.4f}", completed=share)
+
+    def step(self, now: Progress) -> None:
+        self.show(now.stage, now.sums.last, now.done)
 
 
 class EarlyStopping(Watcher):
