@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from ..counts import ClassCounts
 from ..margins import short as knob_text
 from ..runs.read import Run
 from ..runs.schema import Numbers
@@ -30,7 +31,7 @@ from .comparison import (
     partner,
     rate_difference,
 )
-from .document import Cells, Table
+from .document import Cell, Cells, Table
 from .grouping import DataSet, Group, Sweep
 
 NOT_TESTED = "not tested"
@@ -324,3 +325,43 @@ def in_words(data: DataSet, claims: Sequence[Claim]) -> str:
 
 def _span(values: Sequence[int]) -> str:
     return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+
+def table1() -> Table:
+    """Table 1: the printed ticks, and those computed from the plans of our methods."""
+    from .. import methods
+
+    counts = ClassCounts([500, 50, 5])  # any long tail: what a method does, not what a data set is
+    shown = {True: "✓", False: "×", None: "—"}
+    rows: list[list[Cell]] = []
+    for approach in paper.TABLE1:
+        rows.append([approach.title, "the paper", *(shown[tick] for tick in approach.ticks), ""])
+        for name in (name for name in approach.methods if name in methods.names()):
+            traits = methods.build(name, counts).traits()
+            ticks = tuple(traits[key] for key in paper.TRAITS)
+            rows.append(["", name, *map(shown.get, ticks), "agrees" if ticks == approach.ticks else "differs"])
+    columns = ["Approach", "Source", *paper.TRAITS.values(), "With the paper"]
+    note = "Rows of our methods are computed from their plans, not typed. “—” is “not applicable”, as in the paper."
+    return Table("table1", "Table 1: margins in logits and in embeddings", columns, rows, note)
+
+
+def coverage(sets: Sequence[DataSet]) -> Table:
+    """The methods of the paper's Table 2 by data set: how many seeds of each were run, or that none was."""
+
+    def seeds(method: str, name: str) -> str:
+        most: dict[int, int] = {}  # by length: one seed at two lengths is not two seeds
+        for group in (g for d in sets if d.name == name and d.published for g in d.groups):
+            if group.method == method and not group.changed:
+                epochs = group.first.epochs or 0
+                most[epochs] = max(most.get(epochs, 0), len(group.runs))
+        said = [
+            f"{n} seed{'' if n == 1 else 's'}" + (f" ({epochs} epochs)" if len(most) > 1 else "")
+            for epochs, n in sorted(most.items(), reverse=True)
+        ]
+        return ", ".join(said) or "not run"
+
+    rows: list[Cells] = [
+        {"Method": row.title, **{title: seeds(row.method, name) for name, title in paper.DATASETS.items()}}
+        for row in paper.TABLE2
+    ]
+    return Table.of("coverage", "The paper's comparison: what was run and what was not", rows)
