@@ -186,11 +186,9 @@ def _of_the_paper(data: DataSet, groups: Sequence[Group], looks: Looks) -> Itera
     what = "test samples and seeds" if several else "test samples"
     caption = f"Test accuracy on {title} by head, torso and tail; whiskers are 95 % intervals over {what}.{rest}"
     yield figure(2, "groups", caption, figures.group_accuracy, means, data.sizes, looks, spread, title)
-    margins = {
-        "test": _curves(data, groups, lambda run: run.diagnostics.margins.get("test")),
-        "train": _curves(data, groups, lambda run: run.diagnostics.margins.get("train")),
-    }
-    margins = {split: curves for split, curves in margins.items() if curves}
+    on_test = _curves(data, groups, lambda run: run.diagnostics.margins.get("test"))
+    on_train = _curves(data, groups, lambda run: run.diagnostics.margins.get("train"))
+    margins = {split: curves for split, curves in (("test", on_test), ("train", on_train)) if curves}
     for split, curves in margins.items():
         caption = f"Logit margins on {title} for {_labels(curves)}, {split} samples{seed}; left of 0 is wrong.{rest}"
         yield figure(3, f"margins-{split}", caption, figures.margin_distributions, curves, looks, split, title)
@@ -214,11 +212,8 @@ def _sensitivity(data: DataSet, looks: Looks) -> Iterator[Picture]:
     for sweeps in gather(data.sweeps, lambda sweep: sweep.method):
         method, panels = sweeps[0].method, {}
         for sweep in sweeps:
-            panels[SYMBOL.get(sweep.knob, sweep.knob)] = {
-                "values": sweep.values,
-                "accuracy": [g.balanced.mean for g in sweep.groups],
-                "std": [g.balanced.std for g in sweep.groups],
-            }
+            means, stds, _ = map(list, zip(*(group.balanced for group in sweep.groups)))
+            panels[SYMBOL.get(sweep.knob, sweep.knob)] = {"values": sweep.values, "accuracy": means, "std": stds}
         plain = (partner(sweeps[0].groups[0], data.plain(name)) for name in ("ce", "logadj") if name != method)
         baselines = {group.label: group.balanced.mean for group in plain if group is not None}
         name = SHORT.get(method, method)

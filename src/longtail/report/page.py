@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..runs.read import Found, Run, find
 from . import claims, gallery, tables
-from .comparison import LEVEL, Difference, Source, accuracy_difference, half_width, holm, noise
+from .comparison import LEVEL, Difference, Source, accuracy_difference, choose, half_width, holm, noise
 from .document import Cells, Item, Report, Said, Section, Table, write
 from .figures import Looks
 from .grouping import DataSet, Group, datasets
@@ -121,16 +121,8 @@ class Answer:
 
 def answer(data: DataSet) -> Answer:
     """Judge the configurations of one data set; the best is chosen on validation data where every run has it."""
-    by_val = all(run.summary.val.balanced is not None for run in data.runs)
-
-    def score(run: Run) -> float:
-        on_val = run.summary.val.balanced
-        return run.balanced if on_val is None or not by_val else on_val
-
-    best = max(data.groups, key=lambda group: group.mean(score) or 0.0)
-    run = max(best.runs, key=score)
-    sentences = [*_judged(data, best, run, by_val)]
-    return Answer(best, run, sentences, _warning(data, best), _commands(run))
+    best, run, by_val = choose(data.groups)
+    return Answer(best, run, list(_judged(data, best, run, by_val)), _warning(data, best), _commands(run))
 
 
 def _judged(data: DataSet, best: Group, run: Run, by_val: bool) -> Iterator[str]:
