@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from longtail.report.page import make, refresh
+from longtail.report.document import refresh
+from longtail.report.page import make
 from longtail.runs.read import find
 
 ROOT = Path(__file__).resolve().parents[1]

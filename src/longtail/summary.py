@@ -159,9 +159,9 @@ def pick_labels(counts: ClassCounts, labels: Tensor | None = None) -> list[int]:
     return sorted(picks, key=lambda y: position[y])
 
 
-def _distribution(values: Tensor, bins: int = 30) -> dict[str, Any]:
+def _distribution(values: Tensor) -> dict[str, Any]:
     v = values.double()
-    heights, edges = np.histogram(v.cpu().numpy(), bins=bins)
+    heights, edges = np.histogram(v.cpu().numpy(), bins=30)
     return {
         "edges": edges.tolist(),
         "counts": heights.tolist(),
@@ -176,27 +176,29 @@ def _by_label(values: Tensor, labels: Tensor, picks: list[int]) -> dict[str, Any
 
 
 def _margins(train: Part | None, test: Part, picks: list[int], counts: ClassCounts) -> dict[str, Any]:
-    by_label: dict[str, Any] = {}
-    variance: dict[str, Any] = {}
+    by_label: dict[str, Any] = {"train": None, "test": None}
+    variance: dict[str, Any] = {"train": None, "test": None}
     for name, part in (("train", train), ("test", test)):
-        if part is None or counts.num_classes < 2:
-            by_label[name] = variance[name] = None
-            continue
-        gamma = diagnostics.margins(part.logits, part.labels)
-        by_label[name] = _by_label(gamma, part.labels, picks)
-        variance[name] = diagnostics.class_variances(gamma.unsqueeze(1), part.labels, counts.num_classes).tolist()
+        if part is not None and counts.num_classes > 1:
+            gamma = diagnostics.margins(part.logits, part.labels)
+            by_label[name] = _by_label(gamma, part.labels, picks)
+            variance[name] = diagnostics.class_variances(gamma.unsqueeze(1), part.labels, counts.num_classes).tolist()
     return {"margins": by_label, "margin_variance": variance}
 
 
+def _embedded(part: Part | None) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Embeddings, labels and logits of a part that has embeddings."""
+    if part is None or part.embeddings is None or not len(part):
+        return None
+    return part.embeddings, part.labels, part.logits
+
+
 def _geometry(predictions: Predictions, counts: ClassCounts, picks: list[int]) -> dict[str, Any]:
-    train, test = predictions.train, predictions.test
     names = ("dmax", "class_variance", "intra_inter", "neural_collapse", "knn", "ncm")
     found: dict[str, Any] = dict.fromkeys(names)
-    scatters = {
-        name: diagnostics.scatter(part.embeddings, part.labels, counts.num_classes)
-        for name, part in (("train", train), ("test", test))
-        if part is not None and part.embeddings is not None and len(part)
-    }
+    train, test = _embedded(predictions.train), _embedded(predictions.test)
+    known = {name: part for name, part in (("train", train), ("test", test)) if part is not None}
+    scatters = {name: diagnostics.scatter(x, y, counts.num_classes) for name, (x, y, _) in known.items()}
     if not scatters:
         return found
     found["class_variance"] = {
@@ -206,9 +208,9 @@ def _geometry(predictions: Predictions, counts: ClassCounts, picks: list[int]) -
         "by_group": {name: accuracy.group_means(s.variances, counts) for name, s in scatters.items()},
     }
     found["intra_inter"] = {"train": None, "test": None, **{name: s.ratio for name, s in scatters.items()}}
-    if train is None or train.embeddings is None or not len(train):
+    if train is None:
         return found
-    x, y = train.embeddings, train.labels
+    x, y, logits = train
     d = diagnostics.max_intra_distance(x, y)
     norm = float(diagnostics.max_norm(x))
     unit = d.double() / (norm or 1.0)
@@ -221,16 +223,13 @@ def _geometry(predictions: Predictions, counts: ClassCounts, picks: list[int]) -
         "mean_by_group": accuracy.group_means(per_class, counts),
         "mean": float(unit.mean()),
     }
-    collapse = diagnostics.neural_collapse(
-        x, y, counts.num_classes, head_weight=predictions.head_weight, logits=train.logits
-    )
+    weight = predictions.head_weight
+    collapse = diagnostics.neural_collapse(x, y, counts.num_classes, head_weight=weight, logits=logits)
     found["neural_collapse"] = collapse._asdict()
-    if test is not None and test.embeddings is not None:
-        k = min(KNN, len(train))
-        near = diagnostics.knn_accuracy(x, y, test.embeddings, test.labels, counts, k)
-        mean = diagnostics.ncm_accuracy(x, y, test.embeddings, test.labels, counts)
-        found["knn"] = {"k": k, **_short(near)}
-        found["ncm"] = _short(mean)
+    if test is not None:
+        k = min(KNN, len(y))
+        found["knn"] = {"k": k, **_short(diagnostics.knn_accuracy(x, y, *test[:2], counts, k))}
+        found["ncm"] = _short(diagnostics.ncm_accuracy(x, y, *test[:2], counts))
     return found
 
 
@@ -239,13 +238,13 @@ def _short(s: accuracy.Summary) -> dict[str, Any]:
 
 
 def _theory(predictions: Predictions, counts: ClassCounts, alpha: Any) -> dict[str, Any]:
-    train = predictions.train
+    train, test = _embedded(predictions.train), _embedded(predictions.test)
     found: dict[str, Any] = {"proposition1": None, "gaussian": None}
-    if train is None or train.embeddings is None or not len(train):
+    if train is None:
         return found
     alpha = Power(0.5, of="count") if alpha is None else alpha
     values = alpha(counts) if isinstance(alpha, PerClass) else alpha
-    x, y = train.embeddings, train.labels
+    x, y, _ = train
     one = theory.proposition1(x, y, values)
     found["proposition1"] = {
         "classes": one.classes.tolist(),
@@ -261,11 +260,10 @@ def _theory(predictions: Predictions, counts: ClassCounts, alpha: Any) -> dict[s
         return found
     head = theory.gaussian_head(x, y, counts, balanced=True)
     found["gaussian"]["sigma2"] = head.sigma2
-    test = predictions.test
-    if test is not None and test.embeddings is not None:
-        logits = head.logits(test.embeddings)
-        found["gaussian"]["test_balanced"] = accuracy.summary(logits, test.labels, counts).balanced
+    if test is not None:
+        points, labels, _ = test
+        found["gaussian"]["test_balanced"] = accuracy.summary(head.logits(points), labels, counts).balanced
         if predictions.head_weight is not None:
-            likeness = theory.compare_heads(head, predictions.head_weight, predictions.head_bias, test.embeddings)
+            likeness = theory.compare_heads(head, predictions.head_weight, predictions.head_bias, points)
             found["gaussian"]["head"] = likeness._asdict()
     return found

@@ -7,9 +7,8 @@ import pytest
 
 from fake_runs import edit, make_run
 from longtail import ClassCounts
-from longtail.report.answer import answer
 from longtail.report.grouping import datasets, parts_of
-from longtail.report.page import make
+from longtail.report.page import answer, make
 from longtail.runs.read import find
 
 

@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from longtail.cli import main
-from longtail.report.answer import mistakes, worst
+from longtail.report.gallery import mistakes
 from longtail.report.grouping import datasets
+from longtail.report.page import worst
 from longtail.runs.read import find
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from fake_runs import edit, make_run
 from longtail.errors import InputError
+from longtail.report import document
 from longtail.report import page as report
 from longtail.runs.read import find
 
@@ -245,7 +246,7 @@ def test_the_first_screen_holds_the_answer_and_nothing_is_wider_than_the_screen(
 def test_the_browser_test_would_notice(tmp_path):
     """An error in a script and a picture from elsewhere are both seen by what the test above looks at."""
     page = tmp_path / "bad.html"
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{report.POLICY}">'
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{document.POLICY}">'
     page.write_text(f"<!doctype html>{policy}<img src='http://127.0.0.1:9/x.png'><script>undefinedName()</script>")
     _, messages = browse(page, tmp_path / "profile")
     assert "undefinedName is not defined" in messages

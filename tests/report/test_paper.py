@@ -5,7 +5,7 @@ import re
 import pytest
 
 from longtail import ClassCounts, methods
-from longtail.report import inventory, paper
+from longtail.report import claims, paper
 from shared import SHARED
 
 TEX = SHARED / "paper.tex"
@@ -58,7 +58,7 @@ def test_only_the_papers_own_counts_are_comparable():
 
 
 def test_table1_of_our_plans_agrees_with_the_paper():
-    table = inventory.table1()
+    table = claims.table1()
     computed = [row for row in table.rows if row[1] != "the paper"]
     assert {row[1] for row in computed} >= {"elm", "dro-lt", "logadj", "center", "supcon"}
     assert {row[1]: row[-1] for row in computed if row[-1] != "agrees"} == {}

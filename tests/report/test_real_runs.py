@@ -5,7 +5,7 @@ import json
 import pytest
 
 from longtail.cli import main
-from longtail.report import page
+from longtail.report import document, page
 from longtail.runs.read import find
 
 
@@ -30,7 +30,7 @@ def test_two_trained_runs_give_figure_1_and_a_page(tmp_path, monkeypatch, capsys
     first = next(picture for picture in made.pictures if picture.name.startswith("figure1"))
     assert first.caption.startswith("Figure 1. Training data and two-dimensional training embeddings")
     assert first.make().axes[0].get_title() == "Training data"  # the very training data, made again
-    assert "longtail train elm --data moons" in page.write(made, "report").read_text()
+    assert "longtail train elm --data moons" in document.write(made, "report").read_text()
     tables = {table.slug: table for table in made.tables}
     assert [row[0] for row in tables["alive-moons"].rows] == ["ELM"]
     row = dict(zip(tables["claims-moons"].columns, tables["claims-moons"].rows[0]))

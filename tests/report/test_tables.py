@@ -10,7 +10,7 @@ import pytest
 
 from fake_runs import SMALL, edit, make_run
 from longtail.evaluate.accuracy import Spread
-from longtail.report import inventory, paper, tables
+from longtail.report import claims, paper, tables
 from longtail.report.comparison import noise
 from longtail.report.document import Table
 from longtail.report.grouping import datasets
@@ -81,11 +81,11 @@ def test_departures_of_the_same_configurations_share_a_sentence(tmp_path):
     for method, recipe in (("ce", short), ("logadj", short), ("elm", {**short, "lr": 0.1, "weight_decay": 0.0005})):
         make_run(tmp_path / method, method, data="cifar10-lt", counts=CIFAR10, epochs=64, dim=3, recipe=recipe)
     (data,) = read(tmp_path)
-    assert tables.deviations(data) == [
-        "Not the paper's recipe: epochs 64 (paper: 256).",
-        "Not the paper's recipe for ELM · lr 0.1 · weight_decay 0.0005: "
-        "learning rate 0.1 (paper: 0.4), weight decay 0.0005 (paper: 0.0001).",
-    ]
+    assert tables.results(data).note.endswith(
+        " Not the paper's recipe: epochs 64 (paper: 256)."
+        " Not the paper's recipe for ELM · lr 0.1 · weight_decay 0.0005: "
+        "learning rate 0.1 (paper: 0.4), weight decay 0.0005 (paper: 0.0001)."
+    )
 
 
 def test_epochs_of_later_stages_are_said(tmp_path):
@@ -272,10 +272,10 @@ def test_theory_and_embeddings_need_embeddings(tmp_path):
 def test_commands_to_reproduce(tmp_path):
     run = make_run(tmp_path / "a", "elm", seed=3, lam=0.1, options={"ratio": 50})
     (read_run,) = find([run]).runs
-    assert inventory.command(read_run) == "longtail train elm --data digits-lt --seed 3"
+    assert tables.command(read_run) == "longtail train elm --data digits-lt --seed 3"
     edit(run, "environment.json", command=["pytest", "-q"])
     (read_run,) = find([run]).runs
-    words = inventory.command(read_run)
+    words = tables.command(read_run)
     assert words.startswith("longtail train elm --data digits-lt --seed 3 --epochs 3")
     assert "--set lam=0.1" in words
     assert "--option ratio=50" in words
@@ -288,7 +288,7 @@ def test_what_was_run_counts_the_papers_data_and_seeds_of_one_configuration(tmp_
         run = make_run(tmp_path / f"{i}", "ce", data="cifar10-lt", counts=(5,) * 10, epochs=epochs, test_each=2)
         edit(run, "split.json", counts=counts)
     make_run(tmp_path / "milder", "elm", data="cifar10-lt", counts=SMALL, options={"ratio": 33})
-    rows = inventory.coverage(datasets(find([tmp_path]).runs)).rows
+    rows = claims.coverage(datasets(find([tmp_path]).runs)).rows
     column = {str(row[0]): row[1] for row in rows}
     assert column["Cross-entropy (CE)"] == "1 seed (4 epochs), 1 seed (3 epochs)"
     assert column["ELM (proposed, one-stage)"] == "not run"
@@ -302,7 +302,7 @@ def test_what_longer_training_brings_is_said_where_methods_were_compared_at_two_
             )
     make_run(tmp_path / "short-only", "logadj", epochs=3, recipe={"milestones": [3]})
     sets = read(tmp_path)
-    (table,) = inventory.lengths(sets)
+    (table,) = tables.lengths(sets)
     assert table.columns == ["Method", "3 epochs, fp32", "6 epochs, fp32"]
     rows = {row[0]: row[1:] for row in table.rows}
     assert list(rows) == ["CE", "ELM"]
@@ -316,7 +316,7 @@ def test_another_learning_rate_is_no_length_of_training(tmp_path):
             make_run(tmp_path / f"{method}-{lr}", method, recipe={"lr": lr})
     sets = read(tmp_path)
     assert [data.title for data in sets] == ["digits-lt", "digits-lt (lr 0.2)"]
-    assert inventory.lengths(sets) == []
+    assert list(tables.lengths(sets)) == []
 
 
 def test_the_commonest_mistakes_are_means_over_seeds(tmp_path):
@@ -337,9 +337,9 @@ def test_the_inventory_names_runs_and_what_was_left_out(tmp_path):
     edit(make_run(tmp_path / "ok", "ce"), "environment.json", resumed=2)
     make_run(tmp_path / "torn", "ce", seed=1).joinpath("summary.json").unlink()
     found = find([tmp_path])
-    table = inventory.runs(datasets(found.runs), found.skipped)
+    table, _ = tables.inventory(datasets(found.runs), found.skipped)
     states = [row[table.columns.index("State")] for row in table.rows]
     assert states[0] == "resumed 2 time(s)"
     assert states[1].startswith("skipped: it is not finished")
-    coverage = rows_of(inventory.coverage(datasets(found.runs)))
+    coverage = rows_of(claims.coverage(datasets(found.runs)))
     assert set(coverage["LogAdj"].values()) == {"LogAdj", "not run"}

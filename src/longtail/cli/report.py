@@ -46,7 +46,7 @@ def report(
     last.
     """
     from ..errors import InputError
-    from ..report import page
+    from ..report import document, page
     from ..runs.read import BUNDLE, write_bundle
 
     if bundle is not None and bundle.suffix != BUNDLE:
@@ -58,9 +58,9 @@ def report(
     for skipped in found.skipped:
         typer.echo(f"warning: {skipped}", err=True)
     made = page.make(found, limits=limits, paper_claims=paper)
-    index = page.write(made, out)
+    index = document.write(made, out)
     if docs is not None:
-        page.update(docs, made, out / "figures")
+        document.update(docs, made, out / "figures")
         typer.echo(str(docs))
     if bundle is not None:
         write_bundle([path for path in runs if not _is_file_of_predictions(path)], bundle)
@@ -82,14 +82,14 @@ def evaluate(
     training samples as `train_logits`, `train_labels`, `train_embeddings`, and `counts` (C,). Several files on the same
     test samples are compared; NAME-s0.npz, NAME-s1.npz are seeds of one model.
     """
-    from ..report import page
+    from ..report import document, page
 
     made = page.make(_find(sources, counts, strict=True), limits=_limits(groups))
     for section in made.data_sections:
-        for said in page.in_a_terminal(section, alone=len(sources) == 1):
+        for said in document.in_a_terminal(section, alone=len(sources) == 1):
             typer.echo(said)
     if out is not None:
-        typer.echo(str(page.write(made, out)))
+        typer.echo(str(document.write(made, out)))
 
 
 def _find(paths: Sequence[Path], counts: str | None, strict: bool = False) -> Found:

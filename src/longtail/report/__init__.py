@@ -2,6 +2,6 @@
 
 ``page.build(paths, out)`` writes a report, ``page.make(found)`` is it as a value. To read the room, in this order:
 ``grouping`` (runs become configurations of a data set), ``comparison`` (how far apart two are, and how sure that is),
-``document`` (what a report is made of), ``tables`` and ``inventory``, ``gallery`` and ``figures`` (which there are, how
-they are drawn), ``answer`` (which model to take), ``claims`` and ``paper`` (what the paper says), ``page``.
+``document`` (what a report is made of, and its printing), ``tables``, ``gallery`` and ``figures`` (which, and how
+drawn), ``claims`` and ``paper`` (what the paper says), ``page`` (the answer, and all that in its order).
 """

@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from ..counts import ClassCounts
 from ..margins import short as knob_text
 from ..runs.read import Run
 from ..runs.schema import Numbers
@@ -22,16 +23,18 @@ from .comparison import (
     ONE_SEED,
     Difference,
     accuracy_difference,
+    at_head,
+    choose,
     class_difference,
     difference,
-    difference_at_equal_head,
     holm,
     pair,
     partner,
     rate_difference,
+    reference_head,
 )
-from .document import Cells, Table
-from .grouping import DataSet, Group, Sweep
+from .document import Cell, Cells, Table
+from .grouping import DataSet, Group
 
 NOT_TESTED = "not tested"
 HOLDS = "holds"
@@ -199,7 +202,12 @@ def _beyond_the_paper(data: DataSet) -> Iterator[Claim]:
 
 def _at_equal_head(data: DataSet, group: Group, logadj: Group) -> Iterator[Claim]:
     """Whether a gain or loss on the tail is more than another balance between head and tail."""
-    found = difference_at_equal_head(data, group, logadj, "tail")
+    head, sizes = reference_head(data), group.first.summary.test.per_class_n
+    if head is None or sizes is None:
+        return
+    size = math.fsum(sizes[c] for c in data.members["tail"])
+    how = f"unpaired, binomial; logits adjusted to {100 * head:.2f} % on the head"
+    found = rate_difference(group, logadj, lambda run: at_head(run, head, "tail"), size, how)
     if found is not None:
         claim = Claim(f"{group.label} is above LogAdj on the tail at equal accuracy of the head", OURS)
         yield claim.on(found)
@@ -221,13 +229,15 @@ def _strength(data: DataSet) -> Iterator[Claim]:
         yield from (replace(claim, note=lack) for claim in (large, small, between))
         return
     values, groups = sweep.values, sweep.groups
-    best, picked = _best(sweep)
-    if groups[best] is groups[-1]:
+    best, _, by_val = choose(groups)
+    how = "by validation data" if by_val else "by these very test results, so the gain is flattered"
+    picked = f"best of {len(groups)} values {how}"
+    if best is groups[-1]:
         number = f"the largest λ tried, {knob_text(values[-1])}, is the best"
         yield replace(large, number=number, verdict="undecided", note="try larger values")
     else:
-        large = large.on(accuracy_difference(groups[best], groups[-1]))
-        at = f"λ = {knob_text(values[best])} against {knob_text(values[-1])}: "
+        large = large.on(accuracy_difference(best, groups[-1]))
+        at = f"λ = {knob_text(best.first.knobs[sweep.knob])} against {knob_text(values[-1])}: "
         yield replace(large, number=at + large.number, note=f"{large.note}; {picked}")
     zero = groups[0] if values[0] == 0 else partner(groups[0], data.plain("logadj"))
     positive = [g for g, v in zip(groups, values) if isinstance(v, (int, float)) and v > 0]
@@ -239,21 +249,11 @@ def _strength(data: DataSet) -> Iterator[Claim]:
     if small.difference is not None:
         small = replace(small, verdict=SAME, note=f"{small.note}; the paper writes “standard cross-entropy”")
     yield small
-    if groups[best] is zero:
+    if best is zero:
         yield replace(between, number="λ = 0 is the best", verdict="undecided", note=picked)
     else:
-        between = between.on(accuracy_difference(groups[best], zero))
+        between = between.on(accuracy_difference(best, zero))
         yield replace(between, note=f"{between.note}; {picked}")
-
-
-def _best(sweep: Sweep) -> tuple[int, str]:
-    """Which value is best, by validation data where every run has it, else by test, and how that was chosen."""
-    scores = [group.mean(lambda run: run.summary.val.balanced) for group in sweep.groups]
-    means, how = [score for score in scores if score is not None], "by validation data"
-    if len(means) < len(scores):
-        means = [group.balanced.mean for group in sweep.groups]
-        how = "by these very test results, so the gain is flattered"
-    return int(np.argmax(means)), f"best of {len(means)} values {how}"
 
 
 def _proposition(data: DataSet) -> Iterator[Claim]:
@@ -324,3 +324,43 @@ def in_words(data: DataSet, claims: Sequence[Claim]) -> str:
 
 def _span(values: Sequence[int]) -> str:
     return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+
+def table1() -> Table:
+    """Table 1: the printed ticks, and those computed from the plans of our methods."""
+    from .. import methods
+
+    counts = ClassCounts([500, 50, 5])  # any long tail: what a method does, not what a data set is
+    shown = {True: "✓", False: "×", None: "—"}
+    rows: list[list[Cell]] = []
+    for approach in paper.TABLE1:
+        rows.append([approach.title, "the paper", *(shown[tick] for tick in approach.ticks), ""])
+        for name in (name for name in approach.methods if name in methods.names()):
+            traits = methods.build(name, counts).traits()
+            ticks = tuple(traits[key] for key in paper.TRAITS)
+            rows.append(["", name, *map(shown.get, ticks), "agrees" if ticks == approach.ticks else "differs"])
+    columns = ["Approach", "Source", *paper.TRAITS.values(), "With the paper"]
+    note = "Rows of our methods are computed from their plans, not typed. “—” is “not applicable”, as in the paper."
+    return Table("table1", "Table 1: margins in logits and in embeddings", columns, rows, note)
+
+
+def coverage(sets: Sequence[DataSet]) -> Table:
+    """The methods of the paper's Table 2 by data set: how many seeds of each were run, or that none was."""
+
+    def seeds(method: str, name: str) -> str:
+        most: dict[int, int] = {}  # by length: one seed at two lengths is not two seeds
+        for group in (g for d in sets if d.name == name and d.published for g in d.groups):
+            if group.method == method and not group.changed:
+                epochs = group.first.epochs or 0
+                most[epochs] = max(most.get(epochs, 0), len(group.runs))
+        said = [
+            f"{n} seed{'' if n == 1 else 's'}" + (f" ({epochs} epochs)" if len(most) > 1 else "")
+            for epochs, n in sorted(most.items(), reverse=True)
+        ]
+        return ", ".join(said) or "not run"
+
+    rows: list[Cells] = [
+        {"Method": row.title, **{title: seeds(row.method, name) for name, title in paper.DATASETS.items()}}
+        for row in paper.TABLE2
+    ]
+    return Table.of("coverage", "The paper's comparison: what was run and what was not", rows)

@@ -245,8 +245,20 @@ def partner(group: Group, others: list[Group]) -> Group | None:
     return next((g for g in others if circumstances(g.first) == mine), None)
 
 
-def typical_spread(groups: Iterable[Group]) -> tuple[float, int] | None:
-    """The standard deviation of balanced accuracy between seeds, and of how many configurations it is; None without.
+def choose(groups: Sequence[Group]) -> tuple[Group, Run, bool]:
+    """The best of some groups and its best run, by validation data where every run has them (True), else by test."""
+    by_val = all(run.summary.val.balanced is not None for group in groups for run in group.runs)
+
+    def score(run: Run) -> float:
+        on_val = run.summary.val.balanced
+        return run.balanced if on_val is None or not by_val else on_val
+
+    found = max(groups, key=lambda group: group.mean(score) or 0.0)
+    return found, max(found.runs, key=score), by_val
+
+
+def typical_spread(groups: Iterable[Group]) -> float | None:
+    """The standard deviation of balanced accuracy between seeds; None where no configuration has several.
 
     Configurations that share training count once. Those that vary more than thrice the median or less than a third of
     it (collapsed, or wild) do not join.
@@ -260,7 +272,7 @@ def typical_spread(groups: Iterable[Group]) -> tuple[float, int] | None:
     kept = [(std, freedom) for std, freedom in spreads if middle / 3 <= std <= 3 * middle]
     if not kept:
         return None
-    return math.sqrt(math.fsum(n * std**2 for std, n in kept) / sum(n for _, n in kept)), len(kept)
+    return math.sqrt(math.fsum(n * std**2 for std, n in kept) / sum(n for _, n in kept))
 
 
 def noise(data: DataSet) -> str:
@@ -276,7 +288,7 @@ def noise(data: DataSet) -> str:
         return f"{known}; what chance does in training is not known from one seed."
     most = max(len(group.runs) for group in data.comparable)
     several = [group for group in data.comparable if len(group.runs) == most]
-    said = f"{known}, and seeds of one configuration differ with a standard deviation of {100 * spread[0]:.2f} points"
+    said = f"{known}, and seeds of one configuration differ with a standard deviation of {100 * spread:.2f} points"
     pairs = [accuracy_difference(one, two) for one, two in itertools.pairwise(several)]
     halves = [half_width(pair.sources) for pair in pairs if pair is not None]
     if not halves:
@@ -384,13 +396,3 @@ def at_head(run: Run, head: float, part: str) -> float | None:
             share = (heads[i - 1] - head) / (heads[i - 1] - heads[i])
             return values[i - 1] + share * (values[i] - values[i - 1])
     return None
-
-
-def difference_at_equal_head(data: DataSet, first: Group, second: Group, part: str) -> Difference | None:
-    """First minus second in ``part`` at equal accuracy of the head, as if unpaired."""
-    head, sizes = reference_head(data), first.first.summary.test.per_class_n
-    if head is None or sizes is None:
-        return None
-    size = math.fsum(sizes[c] for c in data.members[part])
-    how = f"unpaired, binomial; logits adjusted to {100 * head:.2f} % on the head"
-    return rate_difference(first, second, lambda run: at_head(run, head, part), size, how)

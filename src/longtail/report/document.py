@@ -1,30 +1,47 @@
-"""What a report is made of: sections of sentences, tables and figures; and how a table looks in each format."""
+"""What a report is made of: sections of sentences, tables and figures; and how they are printed.
+
+As files that is a page of HTML, which needs no network and allows none (its own content policy says so): figures are
+inside, its script sorts tables. Beside ``index.html`` lie ``report.md``, ``tables/`` (Markdown, CSV, LaTeX) and
+``figures/`` (PNG, SVG, PDF). Nothing is computed while printing.
+"""
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
+import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import jinja2
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from .._version import __version__
+from ..errors import InputError, RunError
 from ..evaluate.accuracy import Spread
+from . import figures, paper
 from .paper import Number
 
+TITLE = "Long-tail report"
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_TABLE = re.compile(r"(<!-- table:([\w.-]+)(?: (\{.*?\}))? -->\n).*?(<!-- /table -->)", re.S)
+_FIGURE = re.compile(r"\(figures/([\w.-]+)\.png\)")
 _SIGNED = re.compile(r"[+-]\d+\.\d+")
-_TEX = {
+# what LaTeX would take for its own, and what it has other signs for
+_TEX = str.maketrans({
     **{ch: f"\\{ch}" for ch in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$", "–": "--", "—": "---", "×": r"$\times$",
     "✓": r"$\checkmark$", "≥": r"$\ge$", "≤": r"$\le$",
     "λ": r"$\lambda$", "α": r"$\alpha$", "τ": r"$\tau$", "γ": r"$\gamma$", "β": r"$\beta$", "ε": r"$\epsilon$",
     "Ω": r"$\Omega$", "‡": r"$^\ddagger$", "†": r"$^\dagger$", "⋆": r"$^\star$", "⋄": r"$^\diamond$", "·": r"$\cdot$",
     "…": r"\ldots{}", "“": "``", "”": "''",
-}  # fmt: skip
-
+})  # fmt: skip
 
 Cell = str | int | float | Spread | Number | None
 Cells = dict[str, Cell]
@@ -115,9 +132,13 @@ class Table:
         return self._with_note("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     def latex(self) -> str:
-        """A ``tabular`` for the package booktabs."""
+        r"""A ``tabular`` for the package booktabs.
+
+        >>> print(Table("slug", "Title", ["λ & α"], [[Spread(0.4577, 0.003, 3)]]).latex().splitlines()[2])
+        $\lambda$ \& $\alpha$ \\
+        """
         rules = "".join("r" if numeric else "l" for numeric in self.numeric())
-        heads, *rows = [" & ".join(map(latex, row)) + r" \\" for row in self._texts()]
+        heads, *rows = [" & ".join(words.translate(_TEX) for words in row) + r" \\" for row in self._texts()]
         lines = [f"\\begin{{tabular}}{{{rules}}}", r"\toprule", heads, r"\midrule", *rows, r"\bottomrule"]
         return "\n".join([*lines, r"\end{tabular}"]) + "\n"
 
@@ -136,12 +157,6 @@ class Table:
         csv.writer(out, lineterminator="\n").writerows(zip(*columns))
         return out.getvalue()
 
-    def write(self, folder: Path) -> None:
-        """The table as ``slug.md``, ``slug.csv`` and ``slug.tex``."""
-        files = {"md": f"# {self.title}\n\n{self.markdown()}", "csv": self.csv(), "tex": self.latex()}
-        for kind, content in files.items():
-            (folder / f"{self.slug}.{kind}").write_text(content, encoding="utf-8")
-
 
 def _kind(column: str, cell: Cell) -> str:
     if not isinstance(cell, str) or _SIGNED.fullmatch(cell):
@@ -151,15 +166,6 @@ def _kind(column: str, cell: Cell) -> str:
     if column == "Command":
         return "code"
     return "muted" if cell in ("not run", "no classes") else ""
-
-
-def latex(words: str) -> str:
-    """Text with what LaTeX would take for its own escaped.
-
-    >>> print(latex("λ = 0.1 & 45.77 ± 0.30"))
-    $\\lambda$ = 0.1 \\& 45.77 $\\pm$ 0.30
-    """
-    return "".join(_TEX.get(ch, ch) for ch in words)
 
 
 @dataclass(frozen=True)
@@ -236,14 +242,11 @@ class Report:
     def pictures(self) -> list[Picture]:
         return [item for section in self.sections for item in section.walk() if isinstance(item, Picture)]
 
-    def markdown(self, title: str) -> str:
+    def markdown(self) -> str:
         """The whole report; figures lie in ``figures/`` beside it."""
-        parts = [f"# {title}", self.lead]
-        for section in self.sections:
-            parts += _markdown(section, 2)
-        if self.left_out:
-            parts += ["## Left out", "\n".join(f"- {note}" for note in self.left_out)]
-        return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+        left_out = [Section("left-out", "Left out", ["\n".join(f"- {note}" for note in self.left_out)])]
+        whole = Section("", TITLE, [self.lead, *self.sections, *(left_out if self.left_out else [])])
+        return "\n\n".join(part.strip("\n") for part in _markdown(whole, 1) if part) + "\n"
 
 
 def _markdown(item: Item | Section, level: int) -> list[str]:
@@ -261,3 +264,112 @@ def _markdown(item: Item | Section, level: int) -> list[str]:
             return [f"    {item.text}" if item.kind == "command" else f"**{item.text}**"]
         case _:
             return [item]
+
+
+def write(report: Report, out: str | Path) -> Path:
+    """Print the report into a folder; returns the page's path."""
+    out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: --out must name a folder")
+    index = out / "index.html"
+    if index.exists() and not index.is_file():
+        raise InputError(f"{index} is not a regular file: use another --out")
+    try:
+        for folder in ("tables", "figures"):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+        _clear(out)
+        for table in report.tables:
+            files = {"md": f"# {table.title}\n\n{table.markdown()}", "csv": table.csv(), "tex": table.latex()}
+            for kind, content in files.items():
+                (out / "tables" / f"{table.slug}.{kind}").write_text(content, encoding="utf-8")
+        images = {picture.name: _draw(picture, out / "figures") for picture in report.pictures}
+        (out / "report.md").write_text(report.markdown(), encoding="utf-8")
+        index.write_text(html(report, images), encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write the report to {out}: {error.strerror or error}") from error
+    return index
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier report left here, and nothing else: its tables and figures may not be made again."""
+    index = out / "index.html"
+    if not index.is_file() or f"<title>{TITLE}</title>" not in index.read_text(encoding="utf-8", errors="replace"):
+        return
+    ours = ("figure[1-8]", "classes", "tradeoff", "training")
+    for pattern in (*(f"figures/{name}-*.*" for name in ours), "tables/*.md", "tables/*.csv", "tables/*.tex"):
+        for old in out.glob(pattern):
+            old.unlink()
+
+
+def _draw(picture: Picture, folder: Path) -> tuple[str, int]:
+    """Save a figure's files; returns the address of the image for the page, and how wide it is there.
+
+    The page has it in 128 colours, a third of its size: figures of lines and bars lose nothing one would see. Two
+    pixels of the file are one of the page.
+    """
+    from PIL import Image
+
+    png, *_ = figures.save(picture.make(), folder / picture.name)
+    made = io.BytesIO()
+    with Image.open(png) as image:
+        image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
+        return f"data:image/png;base64,{base64.b64encode(made.getvalue()).decode('ascii')}", image.width // 2
+
+
+def html(report: Report, images: dict[str, tuple[str, int]]) -> str:
+    """The page as text; ``images`` are the addresses of the figures and their widths by name."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("longtail.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    for kind in (Section, Table, Picture, Mistakes, Said):
+        environment.tests[kind.__name__.lower()] = lambda item, kind=kind: isinstance(item, kind)
+    environment.globals.update(read=lambda name: Markup((Path(__file__).parent / name).read_text("utf-8")))
+    environment.filters.update(text=text, raw=raw)
+    known = {"title": TITLE, "policy": POLICY, "version": __version__, "paper": paper.TITLE}
+    return environment.get_template("page.html.j2").render(report=report, images=images, **known)
+
+
+def in_a_terminal(section: Section, alone: bool) -> Iterator[str]:
+    """What is said of a data set where there is no page: the answer, unless there is but one run, and tables."""
+    skipped = ("results-", "claims-", "confusions-", "per-class-", "worst-")
+    first = section.items[0]
+    if isinstance(first, Section) and not alone:
+        said = [item for item in first.walk() if isinstance(item, str | Said)]
+        yield from (item if isinstance(item, str) else item.text for item in said)
+        yield ""
+    for item in section.walk():
+        if isinstance(item, Table) and not item.slug.startswith(skipped):
+            yield f"{item.title}\n\n{item.plain()}"
+
+
+def refresh(page: str, report: Report) -> str:
+    """A page's text with every table between ``<!-- table:SLUG -->`` and ``<!-- /table -->`` as the report has it.
+
+    ``<!-- table:SLUG {"columns": […], "rows": […]} -->`` takes some columns and some rows only.
+    """
+    known = {table.slug: table for table in report.tables}
+
+    def replaced(found: re.Match[str]) -> str:
+        table = known.get(found[2])
+        if table is None:
+            raise InputError(f"the page asks for the table {found[2]!r}, which these runs do not give")
+        part = table.pick(**json.loads(found[3])) if found[3] else table
+        return f"{found[1]}{part.markdown().strip()}\n{found[4]}"
+
+    return _TABLE.sub(replaced, page)
+
+
+def update(page: Path, report: Report, figures: Path) -> None:
+    """Bring a page's tables, and the figures that it shows from ``figures/`` beside it, up to date."""
+    try:
+        content = refresh(page.read_text(encoding="utf-8"), report)
+        known = {picture.name for picture in report.pictures}
+        for name in dict.fromkeys(_FIGURE.findall(content)):
+            if name in known:
+                (page.parent / "figures").mkdir(exist_ok=True)
+                shutil.copyfile(figures / f"{name}.png", page.parent / "figures" / f"{name}.png")
+        page.write_text(content, encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{page} is no Markdown page: it is not text in UTF-8") from None
+    except OSError as error:
+        raise RunError(f"cannot update {page}: {error.strerror or error}") from error

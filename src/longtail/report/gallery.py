@@ -1,4 +1,4 @@
-"""The figures that a set of runs allows: each a name, a caption and a function that draws it.
+"""The figures that a set of runs allows, each a name, a caption and a function that draws it; and mistaken images.
 
 A method has the same colour in every figure; variants of it differ by line, marker and hatching. The colours are those
 of Okabe and Ito, which stay apart under the common forms of colour blindness; the rest says the same again for print
@@ -7,25 +7,34 @@ in grey.
 
 from __future__ import annotations
 
+import base64
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..counts import GROUPS
 from ..errors import InputError
 from ..runs.read import Run
 from ..runs.schema import Distribution, Epoch, GroupTraining, Points
 from . import figures, paper
-from .answer import data_again
-from .comparison import accuracy_error, mean_curve, partner
-from .document import Picture
-from .figures import Style
+from .comparison import accuracy_error, mean_curve, partner, right_and_labels
+from .document import Mistakes, Picture, Thumbnail
+from .figures import Looks, Style
 from .grouping import SHORT, SYMBOL, DataSet, Group, gather, slug
+
+if TYPE_CHECKING:
+    from ..data.dataset import Dataset, Split
 
 MOST_CURVES = 8
 MOST_POINTS = 5000
+CLASSES, EACH = 6, 6  # classes that are shown, and mistaken images of each
+SIDE = 64  # of a mistaken image
+MOST_BYTES = 150_000  # of all of them, before base64 adds a third
 COLOURS = {
     "ce": "#4d4d4d",
     "logadj": "#0072b2",
@@ -45,7 +54,7 @@ _HATCHES = ("", "///", "...", "xxx", "\\\\\\")
 _PANELS = ("logadj", "elm", "dro-lt", "ce")  # the paper's panels of figures 1 and 5 come first
 
 
-def pictures(data: DataSet, looks: Mapping[str, Style]) -> list[Picture]:
+def pictures(data: DataSet, looks: Looks) -> list[Picture]:
     """Every figure that the runs on this data set allow: those for a first look, then the paper's in its order."""
     groups = shown(data)
     return [*_first_look(data, groups, looks), *_of_the_paper(data, groups, looks), *_sensitivity(data, looks)]
@@ -100,7 +109,7 @@ def shown(data: DataSet) -> list[Group]:
     return [g for g in data.groups if g in best]
 
 
-def _first_look(data: DataSet, groups: Sequence[Group], looks: Mapping[str, Style]) -> Iterator[Picture]:
+def _first_look(data: DataSet, groups: Sequence[Group], looks: Looks) -> Iterator[Picture]:
     title, rest = data.title, _rest(len(data.groups) - len(groups))
     accuracy = {g.label: [g.class_accuracy(c) for c in range(data.counts.num_classes)] for g in groups}
     ends = "; ".join(
@@ -156,7 +165,7 @@ def _training(data: DataSet, groups: Sequence[Group]) -> tuple[str, dict[str, di
     return "logit loss on the training data", {"": losses} if losses else {}
 
 
-def _of_the_paper(data: DataSet, groups: Sequence[Group], looks: Mapping[str, Style]) -> Iterator[Picture]:
+def _of_the_paper(data: DataSet, groups: Sequence[Group], looks: Looks) -> Iterator[Picture]:
     """The paper's figures 1 to 6."""
     title, rest = data.title, _rest(len(data.groups) - len(groups))
     several = any(len(g.runs) > 1 for g in groups)
@@ -177,11 +186,9 @@ def _of_the_paper(data: DataSet, groups: Sequence[Group], looks: Mapping[str, St
     what = "test samples and seeds" if several else "test samples"
     caption = f"Test accuracy on {title} by head, torso and tail; whiskers are 95 % intervals over {what}.{rest}"
     yield figure(2, "groups", caption, figures.group_accuracy, means, data.sizes, looks, spread, title)
-    margins = {
-        "test": _curves(data, groups, lambda run: run.diagnostics.margins.get("test")),
-        "train": _curves(data, groups, lambda run: run.diagnostics.margins.get("train")),
-    }
-    margins = {split: curves for split, curves in margins.items() if curves}
+    on_test = _curves(data, groups, lambda run: run.diagnostics.margins.get("test"))
+    on_train = _curves(data, groups, lambda run: run.diagnostics.margins.get("train"))
+    margins = {split: curves for split, curves in (("test", on_test), ("train", on_train)) if curves}
     for split, curves in margins.items():
         caption = f"Logit margins on {title} for {_labels(curves)}, {split} samples{seed}; left of 0 is wrong.{rest}"
         yield figure(3, f"margins-{split}", caption, figures.margin_distributions, curves, looks, split, title)
@@ -200,16 +207,13 @@ def _of_the_paper(data: DataSet, groups: Sequence[Group], looks: Mapping[str, St
         yield figure(6, f"margin-cdfs-{split}", caption, figures.margin_cdfs, curves, looks, split, title)
 
 
-def _sensitivity(data: DataSet, looks: Mapping[str, Style]) -> Iterator[Picture]:
+def _sensitivity(data: DataSet, looks: Looks) -> Iterator[Picture]:
     """Figure 7 of each method with a sweep, with CE and LogAdj under the same settings."""
     for sweeps in gather(data.sweeps, lambda sweep: sweep.method):
         method, panels = sweeps[0].method, {}
         for sweep in sweeps:
-            panels[SYMBOL.get(sweep.knob, sweep.knob)] = {
-                "values": sweep.values,
-                "accuracy": [g.balanced.mean for g in sweep.groups],
-                "std": [g.balanced.std for g in sweep.groups],
-            }
+            means, stds, _ = map(list, zip(*(group.balanced for group in sweep.groups)))
+            panels[SYMBOL.get(sweep.knob, sweep.knob)] = {"values": sweep.values, "accuracy": means, "std": stds}
         plain = (partner(sweeps[0].groups[0], data.plain(name)) for name in ("ce", "logadj") if name != method)
         baselines = {group.label: group.balanced.mean for group in plain if group is not None}
         name = SHORT.get(method, method)
@@ -284,3 +288,86 @@ def _inputs(data: DataSet) -> dict[str, list[float]] | None:
     except (InputError, OSError):
         return None
     return {"x": train.inputs[:, 0].tolist(), "y": train.inputs[:, 1].tolist(), "labels": train.labels.tolist()}
+
+
+def worst_classes(data: DataSet, group: Group) -> list[int]:
+    """Labels of the classes with the lowest test accuracy, mean over seeds."""
+    means = [(mean, c) for c in range(data.counts.num_classes) if (mean := group.class_accuracy(c)) is not None]
+    return [c for mean, c in sorted(means)[:CLASSES] if mean < 1]
+
+
+def mistakes(data: DataSet, group: Group, run: Run) -> Mistakes:
+    """Mistaken test images of the worst classes, of one run."""
+    try:
+        test, known = data_again(run).test, right_and_labels(run)
+        if test.kind == "features":
+            raise InputError("the data are numbers, not images")
+        if known is None or not np.array_equal(known[1], test.labels.numpy()):
+            raise InputError("the run did not keep which test samples were right")
+    except (InputError, OSError) as error:
+        why = str(error).splitlines()[0].rstrip(".")
+        return Mistakes(f"Pictures of mistaken test samples are not shown: {why}.", [])
+    right, labels = known
+    predicted, names, left = _predicted(run, labels), data.first.class_names, MOST_BYTES
+    rows = []
+    for c in worst_classes(data, group):
+        found = []
+        for i in np.flatnonzero((labels == c) & ~right)[:EACH].tolist():
+            image = _thumbnail(test, i)
+            if image is not None and (left := left - len(image)) > 0:
+                address = f"data:image/jpeg;base64,{base64.b64encode(image).decode('ascii')}"
+                found.append(Thumbnail(address, None if predicted is None else names[predicted[i]]))
+        if found:
+            rows.append((names[c], found))
+    return Mistakes(f"Mistaken test images of {group.label}, {run.path.name}.", rows)
+
+
+def data_again(run: Run) -> Dataset:
+    """A run's data, where they are still there and the same."""
+    from ..data.catalogue import read
+
+    try:
+        made = read(run.data, run.config.data.root or "data", **run.options)
+    except TypeError:
+        raise InputError("the data's options are of another version") from None
+    except InputError:
+        raise InputError("the data are not where they were when the run was made") from None
+    if made.fingerprint != run.fingerprint:
+        raise InputError("the data have changed since the run was made")
+    return made
+
+
+def _predicted(run: Run, labels: np.ndarray) -> np.ndarray | None:
+    """The predicted labels, where the run's predictions are still beside it."""
+    from ..runs.tensors import predictions
+
+    try:
+        test = predictions(run.path).test
+    except InputError:
+        return None
+    if test is None or not np.array_equal(test.labels.numpy(), labels):
+        return None
+    found: np.ndarray = test.logits.argmax(1).numpy()
+    return found
+
+
+def _thumbnail(test: Split, i: int) -> bytes | None:
+    """A test sample as a small JPEG; None where its file cannot be read any more."""
+    from PIL import Image
+
+    from ..data.dataset import Files
+    from ..data.images import open_image
+
+    try:
+        if isinstance(test.inputs, Files):
+            opened = open_image(test.inputs.read(i))
+            pixels = opened.pixels(8 if min(opened.width, opened.height) > 8 * SIDE else 1)
+        else:
+            pixels = np.moveaxis(np.asarray(test.inputs[i]), 0, -1)
+            pixels = np.repeat(pixels, 3, 2) if pixels.shape[2] == 1 else pixels
+    except (OSError, ValueError):
+        return None
+    image, made = Image.fromarray(pixels), io.BytesIO()
+    scale = SIDE / max(image.size)
+    image.resize([max(round(side * scale), 1) for side in image.size]).save(made, "JPEG", quality=70)
+    return made.getvalue()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import PurePath
@@ -121,16 +122,22 @@ class Group:
     def method(self) -> str:
         return self.first.method
 
+    def stats(self, values: Callable[[Run], Mapping[str, float | None]]) -> dict[str, Spread | None]:
+        """Numbers over seeds; None for one that any lacks: a mean over other seeds than the row says would mislead."""
+        rows = [values(run) for run in self.runs]
+        columns = {name: [v for row in rows if (v := row[name]) is not None] for name in rows[0]}
+        return {name: over_seeds(known) if len(known) == len(rows) else None for name, known in columns.items()}
+
+    def means(self, values: Callable[[Run], Mapping[str, float | None]]) -> dict[str, float | None]:
+        """Of numbers that are no fractions, the mean over seeds alone."""
+        return {name: None if stat is None else stat.mean for name, stat in self.stats(values).items()}
+
     def stat(self, value: Callable[[Run], float | None]) -> Spread | None:
-        """Over seeds; None if any lacks the value: a mean over other seeds than the row says would mislead."""
-        values = [value(run) for run in self.runs]
-        known = [v for v in values if v is not None]
-        return over_seeds(known) if len(known) == len(values) else None
+        """One number over seeds."""
+        return self.stats(lambda run: {"": value(run)})[""]
 
     def mean(self, value: Callable[[Run], float | None]) -> float | None:
-        """Of a number that is no fraction, the mean over seeds alone."""
-        stat = self.stat(value)
-        return None if stat is None else stat.mean
+        return self.means(lambda run: {"": value(run)})[""]
 
     @property
     def balanced(self) -> Spread:
@@ -142,6 +149,15 @@ class Group:
     def class_accuracy(self, label: int) -> float | None:
         """Test accuracy of one class, mean over seeds."""
         return self.mean(lambda run: run.summary.test.per_class[label])
+
+    @property
+    def mistaken(self) -> Counter[tuple[int, int]]:
+        """How many test samples of a class were taken for another, over all seeds: by both labels."""
+        taken: Counter[tuple[int, int]] = Counter()
+        for run in self.runs:
+            for label, predicted, n in run.summary.test.confusion.top:
+                taken[label, predicted] += n
+        return taken
 
     def tested(self, label: int) -> int | None:
         """How many test samples a class has."""

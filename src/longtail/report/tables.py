@@ -1,13 +1,14 @@
-"""The tables of one data set, each made of rows: the cells by title, so that a title stands beside its number."""
+"""The tables of one data set and of a whole report, made of rows: cells by title, each beside its number."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..counts import GROUPS
 from ..margins import short as knob_text
-from ..runs.read import Run
+from ..runs.identity import circumstances, data_identity
+from ..runs.read import Run, Skipped
 from ..runs.schema import GroupAccuracy
 from . import paper
 from .comparison import at_head, reference_head
@@ -30,9 +31,14 @@ def table_of(data: DataSet, kind: str, title: str, rows: Iterable[Cells], note: 
     return Table.of(f"{kind}-{data.slug}", title, rows, note) if rows else None
 
 
-def by_part(data: DataSet, value: Callable[[str], Cell]) -> Cells:
+def _by_part(data: DataSet, value: Callable[[str], Cell]) -> Cells:
     """A cell for each of head, torso and tail; a group without classes says so."""
     return {part.capitalize(): value(part) if data.sizes[part] else "no classes" for part in GROUPS}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
 
 
 def results(data: DataSet) -> Table:
@@ -44,24 +50,23 @@ def results(data: DataSet) -> Table:
         return {
             "Method": group.label,
             "Balanced accuracy": group.balanced,
-            **by_part(data, group.accuracy),
+            **_by_part(data, group.accuracy),
             "Seeds": len(group.runs),
             "Epochs": group.first.epochs,
             **({"Paper": printed, "Ours − paper": gap} if data.published else {}),
         }
 
-    rows, note = map(row, data.groups), " ".join(_results_note(data))
-    table = Table.of(f"results-{data.slug}", f"Results on {data.title}", rows, note)
-    plain = {group.method for group in data.groups if not group.changed}
-    not_run = [printed for printed in paper.TABLE2 if data.published and printed.method not in plain]
-    table.rows.extend([r.title, *["not run"] * 4, 0, None, r.numbers[data.name], None] for r in not_run)
+    note = " ".join([*_results_note(data), *_paper_note(data)])
+    table = Table.of(f"results-{data.slug}", f"Results on {data.title}", map(row, data.groups), note)
+    if data.published:
+        plain = {group.method for group in data.groups if not group.changed}
+        not_run = [printed for printed in paper.TABLE2 if printed.method not in plain]
+        table.rows.extend([r.title, *["not run"] * 4, 0, None, r.numbers[data.name], None] for r in not_run)
     return table
 
 
-def _results_note(data: DataSet) -> list[str]:
-    said = [
-        "Test accuracy in per cent, mean over classes; ± is the standard deviation over seeds, if there are several."
-    ]
+def _results_note(data: DataSet) -> Iterator[str]:
+    yield "Test accuracy in per cent, mean over classes; ± is the standard deviation over seeds, if there are several."
     longer: dict[int, list[str]] = {}  # epochs are those asked for, which is the first stage
     for group in data.groups:
         trained = max((row.epoch for row in group.first.metrics if row.epoch is not None), default=0)
@@ -69,53 +74,58 @@ def _results_note(data: DataSet) -> list[str]:
             longer.setdefault(trained, []).append(group.label)
     if longer:
         totals = "; ".join(f"{', '.join(labels)}: {trained}" for trained, labels in sorted(longer.items()))
-        said.append(f"Epochs are those of the first stage; with the later ones trained in all: {totals}.")
+        yield f"Epochs are those of the first stage; with the later ones trained in all: {totals}."
     resumed = [(group, run) for group in data.groups for run in group.runs if run.environment.resumed]
     if resumed:
         names = [f"{group.label}{'' if run.seed is None else f' (seed {run.seed})'}" for group, run in resumed]
-        said.append(f"Interrupted and resumed from a checkpoint, not restarted: {', '.join(names)}.")
-    if data.published:
-        marks = {row.numbers[data.name].mark for row in paper.TABLE2}
-        said.append(f"Paper: mean over {paper.TRIALS} trials; “multi-stage” rows are the faded ones of its Table 2.")
-        said += [f"{mark} the paper quotes {source}." for mark, source in paper.MARKS.items() if mark in marks]
-        return said + deviations(data)
-    if data.name in paper.DATASETS:
-        return [*said, "The paper's numbers are not shown: these training counts are not those of its data set."]
-    return [*said, "The paper has no numbers for this data set."]
+        yield f"Interrupted and resumed from a checkpoint, not restarted: {', '.join(names)}."
 
 
-def deviations(data: DataSet) -> list[str]:
-    """How the runs depart from the paper's Table 3: a sentence for each set of configurations that do so together."""
+def _paper_note(data: DataSet) -> Iterator[str]:
+    """Whence the paper's numbers are, and a sentence for each set of configurations that depart from its recipe."""
+    if data.name not in paper.DATASETS:
+        yield "The paper has no numbers for this data set."
+        return
+    if not data.published:
+        yield "The paper's numbers are not shown: these training counts are not those of its data set."
+        return
+    marks = {row.numbers[data.name].mark for row in paper.TABLE2}
+    yield f"Paper: mean over {paper.TRIALS} trials; “multi-stage” rows are the faded ones of its Table 2."
+    yield from (f"{mark} the paper quotes {source}." for mark, source in paper.MARKS.items() if mark in marks)
     found: dict[str, list[str]] = {}
     for group in data.groups:
         run = group.first
         for what in paper.departures(data.name, run.model, run.epochs, run.recipe):
             found.setdefault(what, []).append(group.label)
-    said = []
     for whats in gather(found, found.__getitem__):
         labels = found[whats[0]]
         of_whom = "" if len(labels) == len(data.groups) else f" for {', '.join(labels)}"
-        said.append(f"Not the paper's recipe{of_whom}: {', '.join(whats)}.")
-    return said
+        yield f"Not the paper's recipe{of_whom}: {', '.join(whats)}."
 
 
 def breakdown(data: DataSet, noise: str) -> Table | None:
     """Everything about accuracy beyond the mean: worst class, geometric and harmonic mean, calibration."""
     several = any(len(group.runs) > 1 for group in data.groups)
 
+    def measures(run: Run) -> dict[str, float | None]:
+        test = run.summary.test
+        return {
+            "Worst class": test.worst_class.accuracy,
+            "Geometric mean": test.geometric_mean,
+            "Harmonic mean": test.harmonic_mean,
+            "ECE": test.ece,
+            "Plain accuracy": test.accuracy,
+        }
+
     def row(group: Group) -> Cells:
-        parts = zip(by_part(data, group.accuracy).items(), data.sizes.values())
+        parts = zip(_by_part(data, group.accuracy).items(), data.sizes.values())
         ends = group.first.summary.test.balanced_ci
         interval = None if ends is None else f"{100 * ends[0]:.2f} … {100 * ends[1]:.2f}"
         return {
             "Method": group.label,
             "Balanced": group.balanced,
             **{f"{part} ({n} class{'' if n == 1 else 'es'})": cell for (part, cell), n in parts},
-            "Worst class": group.stat(lambda run: run.summary.test.worst_class.accuracy),
-            "Geometric mean": group.stat(lambda run: run.summary.test.geometric_mean),
-            "Harmonic mean": group.stat(lambda run: run.summary.test.harmonic_mean),
-            "ECE": group.stat(lambda run: run.summary.test.ece),
-            "Plain accuracy": group.stat(lambda run: run.summary.test.accuracy),
+            **group.stats(measures),
             "95 % interval, first seed" if several else "95 % interval": interval,
         }
 
@@ -123,43 +133,25 @@ def breakdown(data: DataSet, noise: str) -> Table | None:
     return table_of(data, "groups", "Breakdown by head, torso and tail", map(row, data.groups), note)
 
 
-def class_cells(data: DataSet, c: int) -> Cells:
-    first = data.first
-    return {"Class": first.class_names[c], "Training samples": first.split.counts[c], "Group": data.class_group[c]}
-
-
 def per_class(data: DataSet) -> Table:
     """One row a class: training samples, group, accuracy of every configuration (mean over seeds)."""
-
-    def accuracy(group: Group, c: int) -> Cell:
-        mean = group.class_accuracy(c)
-        return None if mean is None else paper.Number(100 * mean)
-
-    columns = ["Label", *class_cells(data, 0), *(group.label for group in data.groups)]
-    rows: list[list[Cell]] = [
-        [c, *class_cells(data, c).values(), *(accuracy(group, c) for group in data.groups)]
-        for c in range(data.counts.num_classes)
-    ]
+    names, sizes = data.first.class_names, data.first.split.counts
+    columns = ["Label", "Class", "Training samples", "Group", *(group.label for group in data.groups)]
+    rows: list[list[Cell]] = []
+    for c in range(data.counts.num_classes):
+        means = [group.class_accuracy(c) for group in data.groups]
+        accuracies = [None if mean is None else paper.Number(100 * mean) for mean in means]
+        rows.append([c, names[c], sizes[c], data.class_group[c], *accuracies])
     note = "Test accuracy in per cent, mean over seeds. Click a heading to sort by it, again to reverse."
     return Table(f"per-class-{data.slug}", "Every class", columns, rows, note)
 
 
-def taken_for(group: Group) -> Counter[tuple[int, int]]:
-    """How many test samples of a class were taken for another, over all seeds."""
-    taken: Counter[tuple[int, int]] = Counter()
-    for run in group.runs:
-        for label, predicted, n in run.summary.test.confusion.top:
-            taken[label, predicted] += n
-    return taken
-
-
-def confusions(data: DataSet, most: int = 5) -> Table | None:
+def confusions(data: DataSet) -> Table | None:
     """What each configuration takes for what most often; None where no run kept it."""
-    names, groups = data.first.class_names, data.class_group
+    most, names, groups = 5, data.first.class_names, data.class_group
     rows: list[Cells] = []
     for group in data.groups:
-        ranked = sorted(taken_for(group).items(), key=lambda item: (-item[1], item[0]))[:most]
-        for (label, predicted), n in ranked:
+        for (label, predicted), n in sorted(group.mistaken.items(), key=lambda item: (-item[1], item[0]))[:most]:
             rows.append({
                 "Method": group.label, "Class": names[label], "Group": groups[label], "Taken for": names[predicted],
                 "Its group": groups[predicted], "Test samples": n / len(group.runs), "Of": group.tested(label),
@@ -171,41 +163,34 @@ def confusions(data: DataSet, most: int = 5) -> Table | None:
 def by_seed(data: DataSet) -> Table | None:
     """Accuracy and what is left of the training loss, seed by seed; None where no configuration has two."""
 
-    def last_loss(run: Run) -> str:
-        loss = run.metrics[-1].parts.get("logit") if run.metrics else None
-        return "–" if loss is None else f"{loss:.3f}"
-
     def row(group: Group) -> Cells:
+        losses = [run.metrics[-1].parts.get("logit") if run.metrics else None for run in group.runs]
         return {
             "Method": group.label,
             "Seeds": ", ".join(str(run.seed) for run in group.runs),
             "Balanced accuracy": ", ".join(f"{100 * run.balanced:.2f}" for run in group.runs),
-            "Logit loss of the last epoch": ", ".join(map(last_loss, group.runs)),
+            "Logit loss of the last epoch": ", ".join("–" if loss is None else f"{loss:.3f}" for loss in losses),
         }
 
     note = (
         "Test accuracy in per cent; the loss is a mean over the last epoch's training batches, to be compared within a "
         "row. Where it differs between seeds, one has trained less far than the other in the same number of epochs."
     )
-    several = [group for group in data.groups if len(group.runs) > 1]
-    return table_of(data, "seeds", "Seed by seed", map(row, several), note)
+    return table_of(data, "seeds", "Seed by seed", [row(g) for g in data.groups if len(g.runs) > 1], note)
 
 
 def adjusted(data: DataSet) -> Table | None:
     """Accuracies after the logits were adjusted with a τ chosen on validation data; None where no run has them."""
+    parts = GROUPS if data.parts.stored else ()  # runs keep these by the paper's limits only
+
+    def accuracies(run: Run) -> dict[str, float | None]:
+        found = run.summary.adjusted
+        by_part = {part.capitalize(): found.groups.get(part, GroupAccuracy()).accuracy for part in parts}
+        return {"Adjusted": found.balanced, **by_part}
 
     def row(group: Group) -> Cells:
-        def accuracy(part: str) -> Cell:
-            return group.stat(lambda run: run.summary.adjusted.groups.get(part, GroupAccuracy()).accuracy)
-
-        return {
-            "Method": group.label,
-            "τ by seed": ", ".join(knob_text(run.summary.adjusted.tau) for run in group.runs),
-            "As trained": group.balanced,
-            "Adjusted": group.stat(lambda run: run.summary.adjusted.balanced),
-            # runs keep these by the paper's limits only
-            **{part.capitalize(): accuracy(part) for part in GROUPS if data.parts.stored},
-        }
+        taus = ", ".join(knob_text(run.summary.adjusted.tau) for run in group.runs)
+        return {"Method": group.label, "τ by seed": taus, "As trained": group.balanced, **group.stats(accuracies)}
 
     note = (
         "Logits less τ·log π, with the τ between -2 and 2 that is best on validation data (0 is the model as trained): "
@@ -221,16 +206,12 @@ def equal_head(data: DataSet) -> Table | None:
     if head is None:
         return None
 
-    def there(group: Group, part: str) -> Cell:
-        return group.stat(lambda run: at_head(run, head, part))
+    def there(run: Run) -> dict[str, float | None]:
+        return {part.capitalize(): at_head(run, head, part) for part in ("torso", "tail") if data.sizes[part]}
 
-    parts = [part for part in ("torso", "tail") if data.sizes[part]]
-    found = [(group, {part.capitalize(): there(group, part) for part in parts}) for group in data.groups]
-    rows = [
-        {"Method": group.label, **cells, "Seeds": len(group.runs)}
-        for group, cells in found
-        if any(cell is not None for cell in cells.values())
-    ]
+    found = [(group, group.stats(there)) for group in data.groups]
+    known = [(group, cells) for group, cells in found if any(cell is not None for cell in cells.values())]
+    rows: list[Cells] = [{"Method": group.label, **cells, "Seeds": len(group.runs)} for group, cells in known]
     note = (
         f"Test accuracy in per cent of logits less τ·log π, at the τ where the head's is {100 * head:.2f}, which is "
         "LogAdj's as trained: nothing is chosen, all stand at the same point between head and tail."
@@ -241,26 +222,22 @@ def equal_head(data: DataSet) -> Table | None:
 def embeddings(data: DataSet) -> Table | None:
     """Diagnostics of logits and embeddings, mean over seeds; None where no run has any."""
     parts = [part for part in GROUPS if data.sizes[part] and data.parts.stored]
+    splits = ("train", "test")
 
-    def row(group: Group) -> Cells:
-        def distance(part: str) -> Cell:
-            return group.mean(lambda run: run.diagnostics.dmax.mean_by_group.get(part))
+    def near(run: Run) -> dict[str, float | None]:
+        found = run.diagnostics
+        return {"k-NN accuracy": found.knn.balanced, "Nearest-class-mean accuracy": found.ncm.balanced}
 
-        def tail_variance(split: str) -> Cell:
-            return group.mean(lambda run: run.diagnostics.class_variance.by_group.get(split, {}).get("tail"))
-
+    def numbers(run: Run) -> dict[str, float | None]:
+        found = run.diagnostics
+        variances = {split: found.class_variance.by_group.get(split, {}) for split in splits if "tail" in parts}
         return {
-            "Method": group.label,
-            "k-NN accuracy": group.stat(lambda run: run.diagnostics.knn.balanced),
-            "Nearest-class-mean accuracy": group.stat(lambda run: run.diagnostics.ncm.balanced),
-            "d_max, train": group.mean(lambda run: run.diagnostics.dmax.mean),
-            **{f"d_max, {part}": distance(part) for part in parts},
-            **{f"Variance, tail, {split}": tail_variance(split) for split in ("train", "test") if "tail" in parts},
-            "Intra/inter, train": group.mean(lambda run: run.diagnostics.intra_inter.get("train")),
-            "Intra/inter, test": group.mean(lambda run: run.diagnostics.intra_inter.get("test")),
-            "NC1": group.mean(lambda run: run.diagnostics.neural_collapse.get("nc1")),
-            "Margin variance, train": group.mean(lambda run: _mean(run.diagnostics.margin_variance.get("train") or ())),
-            "Margin variance, test": group.mean(lambda run: _mean(run.diagnostics.margin_variance.get("test") or ())),
+            "d_max, train": found.dmax.mean,
+            **{f"d_max, {part}": found.dmax.mean_by_group.get(part) for part in parts},
+            **{f"Variance, tail, {split}": by_group.get("tail") for split, by_group in variances.items()},
+            **{f"Intra/inter, {split}": found.intra_inter.get(split) for split in splits},
+            "NC1": found.neural_collapse.get("nc1"),
+            **{f"Margin variance, {split}": _mean(found.margin_variance.get(split) or ()) for split in splits},
         }
 
     note = (
@@ -269,7 +246,7 @@ def embeddings(data: DataSet) -> Table | None:
         "the tail's classes. Margin variance: mean over classes. NC1: within-class over between-class scatter of "
         "training embeddings (0 is full collapse)."
     )
-    rows = list(map(row, data.groups))
+    rows: list[Cells] = [{"Method": g.label, **g.stats(near), **g.means(numbers)} for g in data.groups]
     known = [title for title in rows[0] if any(cells[title] is not None for cells in rows)]
     kept = [{title: cells[title] for title in known} for cells in rows] if known[1:] else []
     return table_of(data, "embeddings", "Embeddings and margins", kept, note)
@@ -278,44 +255,45 @@ def embeddings(data: DataSet) -> Table | None:
 def alive(data: DataSet) -> Table | None:
     """How often an anchor had a positive, by group: mean over epochs and seeds; None where no run has a pull."""
 
-    def share(group: Group, part: str) -> Cell:
-        return group.stat(lambda run: _mean([row.alive.get(part) for row in run.metrics]))
+    def shares(run: Run) -> dict[str, float | None]:
+        return {part: _mean([row.alive.get(part) for row in run.metrics]) for part in ("all", *GROUPS)}
 
-    def row(group: Group) -> Cells:
-        parts = by_part(data, lambda part: share(group, part)) if data.parts.stored else {}
-        return {"Method": group.label, "All": share(group, "all"), **parts}
-
-    groups = [group for group in data.groups if any(share(group, part) is not None for part in ("all", *GROUPS))]
+    rows: list[Cells] = []
+    for group in data.groups:
+        found = group.stats(shares)
+        if any(share is not None for share in found.values()):
+            parts = _by_part(data, found.__getitem__) if data.parts.stored else {}
+            rows.append({"Method": group.label, "All": found["all"], **parts})
     note = (
         "Share of anchors (per cent, mean over epochs) with at least one positive to be pulled to, alive in "
         "metrics.jsonl. Where it is small the embedding term is hardly felt, whatever its weight."
     )
-    return table_of(data, "alive", "Anchors with a positive", map(row, groups), note)
+    return table_of(data, "alive", "Anchors with a positive", rows, note)
 
 
 def embedding_term(data: DataSet) -> Table | None:
     """What the embedding term adds to the logit loss when it is first and last felt; None where no run has one."""
     what = ("logit loss", "embedding loss × weight", "share of the whole in %")
+
     titles = [f"{when} epoch: {name}" for when in ("First", "Last") for name in what]
-    rows = [{"Method": group.label, **dict(zip(titles, sizes))} for group in data.groups if (sizes := _sizes(group))]
+    rows: list[Cells] = []
+    for group in data.groups:
+        seeds = [_sizes(run) for run in group.runs]
+        if all(seeds):  # a mean over other seeds than the row's would mislead
+            rows.append({"Method": group.label, **dict(zip(titles, map(_mean, zip(*seeds))))})
     note = "Means over an epoch's training batches; of a method of several stages, the epochs that have both losses."
     return table_of(data, "size", "Size of the embedding term", rows, note)
 
 
-def _sizes(group: Group) -> list[Cell]:
+def _sizes(run: Run) -> list[float]:
     """Logit loss, all else that was added to it, and the share of that, in the first and last epoch with both."""
-    sizes = []
-    for run in group.runs:
-        found = []
-        for row in run.metrics:
-            logit = row.parts.get("logit")
-            if row.loss is not None and logit is not None and len(row.parts) > 1:
-                rest = row.loss - logit
-                found.append([logit, rest, 100 * rest / row.loss if row.loss else 0.0])
-        if not found:
-            return []  # a mean over other seeds than the row's would mislead
-        sizes.append([*found[0], *found[-1]])
-    return [_mean(values) for values in zip(*sizes)]
+    found = []
+    for row in run.metrics:
+        logit = row.parts.get("logit")
+        if row.loss is not None and logit is not None and len(row.parts) > 1:
+            rest = row.loss - logit
+            found.append([logit, rest, 100 * rest / row.loss if row.loss else 0.0])
+    return [*found[0], *found[-1]] if found else []
 
 
 def theory(data: DataSet) -> Table | None:
@@ -334,15 +312,89 @@ def theory(data: DataSet) -> Table | None:
             "α": found.alpha or "–",
         }
 
+    rows = [row(group, run) for group in data.groups for run in group.runs if run.summary.theory.proposition1.lower]
     note = (
         "Proposition 1: 2|S|/(|S|−1)·Σ_j V̂[Φ_j|y] − α_y + log(|S|−1) ≤ Ω̄_pull(y), over classes with two or more "
         "training samples; it is a theorem, so that every class must hold. Proposition 2's bound is for an f fixed "
         "before the sample is drawn: on a trained network it is indicative only, and not part of this table."
     )
-    runs = [(group, run) for group in data.groups for run in group.runs if run.summary.theory.proposition1.lower]
-    return table_of(data, "theory", "Theory check: Proposition 1", [row(*each) for each in runs], note)
+    return table_of(data, "theory", "Theory check: Proposition 1", rows, note)
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
+def inventory(sets: Sequence[DataSet], skipped: Sequence[Skipped]) -> list[Table]:
+    """Every run, and every folder that was left out with the reason; and the command that makes each run again."""
+
+    def state(which: Cells, run: Run) -> Cells:
+        resumed = run.environment.resumed
+        return {
+            **which,
+            "Model": run.network,
+            "Epochs": run.epochs,
+            "Precision": run.precision,
+            "Device": run.environment.device or "–",
+            "Classes": run.counts.num_classes,
+            "Training samples": run.counts.total,
+            "Test samples": run.summary.test.n,
+            "State": "; ".join([*run.missing, *([f"resumed {resumed} time(s)"] if resumed else [])]) or "read",
+            "Folder": str(run.path),
+        }
+
+    def origin(which: Cells, run: Run) -> Cells:
+        made = run.environment
+        pairs = (("longtail", made.longtail), ("torch", made.torch), ("python", made.python))
+        versions = ", ".join(f"{name} {version}" for name, version in pairs if version)
+        return {**which, "Command": command(run), "Commit": made.git or "–", "Versions": versions or "–"}
+
+    found: list[tuple[Cells, Run]] = []
+    for data in sets:
+        for group in data.groups:
+            found += [({"Data": data.title, "Method": group.label, "Seed": run.seed}, run) for run in group.runs]
+    runs = Table.of("runs", "What was run", [state(*each) for each in found])
+    nothing: list[Cell] = ["–", "–", None, "", None, "", "", None, None, None]
+    runs.rows.extend([*nothing, f"skipped: {s.reason}", str(s.path)] for s in skipped)
+    note = (
+        "As given when the run was made, or from its configuration where that is not known; each run's config.json "
+        "holds every setting, also those left at their default."
+    )
+    return [runs, Table.of("reproduce", "How to reproduce each run", [origin(*each) for each in found], note)]
+
+
+def command(run: Run) -> str:
+    """The command that was given, where it was one of ours; else ``longtail train …`` from the configuration."""
+    given = run.environment.command
+    if given[:1] == ["longtail"] and given[1:2] in (["train"], ["compare"], ["sweep"]):
+        return shlex.join(given)
+    backbone, recipe = run.config.backbone, run.recipe
+    options = {
+        "--seed": run.seed,
+        "--epochs": run.epochs,
+        "--recipe": recipe.get("name") or None,
+        "--model": run.model or None,
+        "--backbone": backbone and backbone.name,
+        "--train": backbone and backbone.train,
+        **{f"--{name.replace('_', '-')}": recipe.get(name) for name in ("batch_size", "lr", "clip", "ema")},
+    }
+    words = ["longtail", "train", run.method, "--data", run.data]
+    words += [w for option, value in options.items() if value is not None for w in (option, knob_text(value))]
+    words += [w for name, value in run.knobs.items() for w in ("--set", f"{name}={knob_text(value)}")]
+    words += [w for name, value in run.options.items() for w in ("--option", f"{name}={knob_text(value)}")]
+    return shlex.join([*words, "--precision", run.precision] if run.precision else words)
+
+
+def lengths(sets: Sequence[DataSet]) -> Iterator[Table]:
+    """What longer training brings: a table for each data set whose methods were compared at several lengths."""
+    scaled = ("epochs", "precision", "recipe warmup_epochs", "recipe milestones")
+    note = (
+        "Balanced test accuracy in per cent; ± is the standard deviation over seeds, if there are several. The recipe "
+        "is the same, warm-up and milestones in proportion; a different precision comes on top of the length."
+    )
+    for same in gather(sets, lambda data: data_identity(data.first)):
+        rest = [{k: v for k, v in circumstances(d.comparable[0].first).items() if k not in scaled} for d in same]
+        alike = [data.comparable for data, other in zip(same, rest) if other == rest[0]]
+        found = sorted(alike, key=lambda groups: groups[0].first.epochs or 0)
+        by_name = [{group.name: group.balanced for group in groups} for groups in found]
+        names = [g.name for g in found[-1] if any(g.name in earlier for earlier in by_name[:-1])]
+        if names:
+            columns = ["Method", *(f"{g[0].first.epochs} epochs, {g[0].first.precision}" for g in found)]
+            rows: list[list[Cell]] = [[name, *(row.get(name, "not run") for row in by_name)] for name in names]
+            yield Table(f"lengths-{same[0].slug}", f"{same[0].title} by length of training", columns, rows, note)
