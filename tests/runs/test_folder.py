@@ -24,7 +24,7 @@ from longtail.engine.job import Job, execute, prepare
 from longtail.errors import InputError, RunError
 from longtail.runs import checkpoint
 from longtail.runs import folder as runs
-from longtail.runs.tensors import predictions
+from longtail.runs.predictions import predictions
 
 JOB = Job("ce", data="moons", epochs=2, save_steps=2)
 

@@ -96,7 +96,7 @@ def _load(source: Path, counts: object, method: str) -> tuple[Predictions, bool]
     from ..data.arrays import read_arrays
     from ..errors import InputError
     from ..evaluate.predictions import Predictions
-    from ..runs.tensors import predictions
+    from ..runs.predictions import predictions
 
     if method in ("knn", "ncm") and source.is_file():
         import torch

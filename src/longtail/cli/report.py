@@ -96,7 +96,7 @@ def _find(paths: Sequence[Path], counts: str | None, strict: bool = False) -> Fo
     """The runs and predictions under these paths; ``strict`` refuses what else leaves a run out."""
     from ..errors import InputError
     from ..evaluate.predictions import read_counts
-    from ..runs.foreign import from_predictions
+    from ..runs.predictions import from_predictions
     from ..runs.read import Found, find, read
 
     files = [path for path in paths if _is_file_of_predictions(path)]
@@ -118,7 +118,7 @@ def _find(paths: Sequence[Path], counts: str | None, strict: bool = False) -> Fo
 
 
 def _is_file_of_predictions(path: Path) -> bool:
-    from ..runs.foreign import ENDINGS
+    from ..runs.predictions import ENDINGS
 
     return path.suffix in ENDINGS and not path.is_dir()
 

@@ -271,11 +271,8 @@ def perform(
         if not ranks.first:
             _follow(ready, ranks, stop)
             return path
-        run = RunFolder(path, ready.config)
-        if not job.force:
-            run.refuse_foreign_files()
-        with run:
-            found = run.open(resume=job.resume, force=job.force, need=space_needed(ready.data, ready.model))
+        with RunFolder(path, ready.config, force=job.force) as run:
+            found = run.open(resume=job.resume, need=space_needed(ready.data, ready.model))
             if found == "finished":
                 say(f"{path} is finished: nothing to do (--force runs it again)")
                 ranks.bytes_from_first(b"finished")
@@ -303,7 +300,7 @@ def _lead(
     """What the first rank does: train, and write everything."""
     job = ready.job
     trainer = _trainer(ready, ranks, Saving(run.save, job.save_seconds, job.save_steps, stop))
-    saved = run.latest(lambda text: say(f"warning: {text}"), trainer.problem) if goes_on else None
+    saved = last_checkpoint(run.path, lambda text: say(f"warning: {text}"), trainer.problem) if goes_on else None
     before = saved[1].meta.get("processes", ranks.world) if saved else ranks.world
     if before != ranks.world:  # sums over other parts of a batch round otherwise
         raise InputError(

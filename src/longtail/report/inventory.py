@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from ..counts import ClassCounts
 from ..margins import short as knob_text
-from ..runs.identity import circumstances, data_identity
-from ..runs.read import Run, Skipped
+from ..runs.read import Run, Skipped, circumstances, data_identity
 from . import paper
 from .document import Cell, Cells, Table
 from .grouping import DataSet, gather
