@@ -11,8 +11,6 @@ import torch
 from .losses.base import Objective, Term
 from .losses.logit import WithMargin
 
-TRAITS = ("long_tail", "logit_loss", "logit_margin", "embedding_loss", "embedding_margin")
-
 
 @dataclass(frozen=True)
 class Stage:

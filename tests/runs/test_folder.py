@@ -58,7 +58,7 @@ class Bomb:
 
 def broken(job: Job, steps: int) -> None:
     with pytest.raises(RuntimeError, match="broken off"):
-        do(job, watchers=lambda *_: [Bomb(steps)])
+        do(job, watchers=[Bomb(steps)])
 
 
 def test_a_finished_run_holds_what_was_promised(finished: Path) -> None:

@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import InputError, RunError, one_of
+
 if TYPE_CHECKING:
     from ..evaluate.accuracy import Summary
     from ..evaluate.predictions import Predictions
-
-_HELD_BACK = "Chosen on the validation part; test labels are used for the table only."
-
-
-def register(app: typer.Typer) -> None:
-    app.command("posthoc", epilog=_HELD_BACK)(posthoc)
 
 
 def posthoc(
@@ -30,16 +26,17 @@ def posthoc(
     counts: Annotated[str | None, typer.Option(help="Training counts: 500,210,5 or a file of numbers.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the new predictions here (.npz, .safetensors).")] = None,
 ) -> None:
-    """Adjust, normalise or replace the head of a trained model: before and after, by group."""
+    """Adjust, normalise or replace the head of a trained model: before and after, by group.
+
+    Chosen on the validation part; test labels are used for the table only.
+    """
     from safetensors import SafetensorError
 
     from .. import posthoc as tools
-    from ..errors import InputError, RunError, unknown
     from ..evaluate import accuracy
     from ..evaluate.predictions import read_counts
 
-    if method not in tools.KNOBS:
-        raise unknown("post-hoc method", method, tools.KNOBS)
+    one_of("post-hoc method", method, tools.KNOBS)
     if value is not None and grid is not None:
         raise InputError("give --value or --grid, not both: a value that is set is not chosen")
     if method == "knn" and value is not None and not (value >= 1 and value.is_integer()):
@@ -94,7 +91,6 @@ _PRIOR_NOTE = {"logit-adjust": "; the prior is estimated from the logits."}
 def _load(source: Path, counts: object, method: str) -> tuple[Predictions, bool]:
     """Predictions, and whether they hold logits: k-NN and class means work on features alone."""
     from ..data.arrays import read_arrays
-    from ..errors import InputError
     from ..evaluate.predictions import Predictions
     from ..runs.predictions import predictions
 
@@ -120,8 +116,6 @@ def _load(source: Path, counts: object, method: str) -> tuple[Predictions, bool]
 
 
 def _numbers(text: str | None) -> list[float] | None:
-    from ..errors import InputError
-
     if text is None:
         return None
     try:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .files import cannot_write, read_mapping, tensor_bytes, write_bytes, write_json
+from .schema import parse
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,10 +34,10 @@ class DamagedError(Exception):
 class Position:
     """What comes next: step ``step`` of epoch ``epoch`` of stage ``stage``, all from 0; ``done`` steps lie behind."""
 
-    stage: int = 0
-    epoch: int = 0
-    step: int = 0
-    done: int = 0
+    stage: int
+    epoch: int
+    step: int
+    done: int
 
     def problem(self, lengths: Sequence[tuple[int, int]]) -> str | None:
         """Why no run of these stages, given as epochs and steps an epoch, can be here; None where one can.
@@ -64,11 +65,10 @@ class Checkpoint:
     @property
     def at(self) -> Position:
         """Where the run is; a checkpoint that does not say is damaged."""
-        at = self.meta.get("at")
-        names = [f.name for f in fields(Position)]
-        if not isinstance(at, dict) or set(at) != set(names) or not all(type(v) is int for v in at.values()):
-            raise DamagedError("it does not say where the run was")
-        return Position(**at)
+        try:
+            return parse(Position, self.meta.get("at"), "at")
+        except InputError as error:
+            raise DamagedError(f"it does not say where the run was: {error}") from None
 
 
 def encode(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bytes:
