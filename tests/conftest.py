@@ -68,7 +68,7 @@ def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     from longtail.engine.pool import Outcome
 
     def run_all(jobs: Sequence[Job], workers: int, *, on_done: Callable[..., None], **_: object) -> list[Outcome]:
-        outcomes = [Outcome(job, execute(job, say=print)) for job in jobs]
+        outcomes = [Outcome(execute(job, say=print)) for job in jobs]
         for i, outcome in enumerate(outcomes):
             on_done(i, outcome)
         return outcomes

@@ -20,9 +20,9 @@ from .errors import InputError, whole
 from .models.pretrained import Backbone, Prepare, Preprocessing, joined
 from .probabilities import Reading, reading
 from .runs.folder import differences
+from .runs.predictions import training_embeddings, weights
 from .runs.read import Run, read
 from .runs.schema import Input
-from .runs.tensors import training_embeddings, weights
 
 BATCH = 64
 

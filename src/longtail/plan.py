@@ -10,8 +10,6 @@ import torch
 
 from .losses.base import Objective, Term
 
-TRAITS = ("long_tail", "logit_loss", "logit_margin", "embedding_loss", "embedding_margin")
-
 
 @dataclass(frozen=True)
 class Stage:

@@ -438,7 +438,7 @@ def test_the_live_table_shows_whole_names_and_what_is_known(width: int, seeds: i
     # 20 s a run of the first, 80 s of the second, 50 / 1.0 s of one not yet seen; two at a time
     rest = 10 + 20 * (seeds - 1) + 80 * (seeds - 1) + 50 * seeds
     assert board.left() == pytest.approx(max(rest / 2, 50.0), abs=1)
-    board.balanced[2], board.ends[2] = 0.8825, Outcome(Job("ce"), Path("run"))
+    board.balanced[2], board.ends[2] = 0.8825, Outcome(Path("run"))
     board.console.print(board.picture())
     shown = board.console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, shown.splitlines())) <= width
@@ -454,13 +454,13 @@ def test_a_report_is_opened_where_there_is_a_browser(
 
     page = tmp_path / "with space" / "index.html"
     monkeypatch.setattr("longtail.report.page.build", lambda paths, out: page)
-    ends = [Outcome(Job("ce"), tmp_path)]
+    ends = [Outcome(tmp_path)]
     monkeypatch.setattr(webbrowser, "_tryorder", [])
-    compare.show_report(ends, tmp_path, True)
+    compare.conclude(ends, tmp_path, True)
     assert "no browser" in capsys.readouterr().err
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or True)
-    compare.show_report(ends, tmp_path, True)
+    compare.conclude(ends, tmp_path, True)
     assert opened == [page.as_uri()]
 
 

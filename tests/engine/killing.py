@@ -50,7 +50,7 @@ def life(job: Job, log: Path, slow: bool = False, die_at_flush: int = 0) -> int:
 
             os.fsync = deadly
         with open(log, "a") as file:
-            execute(job, say=lambda text: print(text, file=file), watchers=lambda *_: [Slow()] * slow)
+            execute(job, say=lambda text: print(text, file=file), watchers=[Slow()] * slow)
         code = 0
     finally:
         os._exit(code)

@@ -110,7 +110,7 @@ def test_a_full_disk_costs_no_more_than_a_kill(
     execute(whole, say=lambda text: None)
     broken = Job("ce", epochs=3, out=str(small_disk / "run"), resume=True)
     with pytest.raises(RunError, match=f"is full: .*{unwritten} was not written; free some space, then --resume"):
-        execute(broken, say=lambda text: None, watchers=lambda *_: [FullDisk(small_disk, at)])
+        execute(broken, say=lambda text: None, watchers=[FullDisk(small_disk, at)])
     (small_disk / "filler").unlink()
     execute(broken, say=lambda text: None)
     for name in ("model.safetensors", "predictions.safetensors"):

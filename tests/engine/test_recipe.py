@@ -70,8 +70,8 @@ def test_learning_rates_of_the_cosine():
 
 def test_another_length_scales_the_schedule():
     r = recipes.get("cifar")
-    assert r.lr_at(24 * 50, 50, epochs=64) == pytest.approx(0.04)
-    assert r.lr_at(24 * 50 - 1, 50, epochs=64) == pytest.approx(0.4)
+    assert r.with_epochs(64).lr_at(24 * 50, 50) == pytest.approx(0.04)
+    assert r.with_epochs(64).lr_at(24 * 50 - 1, 50) == pytest.approx(0.4)
     assert r.with_epochs(1).lr_at(0, 84) > 0
     assert r.with_epochs(3).epochs == 3
 

@@ -24,7 +24,7 @@ from longtail.engine.job import Job, execute, prepare
 from longtail.errors import InputError, RunError
 from longtail.runs import checkpoint
 from longtail.runs import folder as runs
-from longtail.runs.tensors import predictions
+from longtail.runs.predictions import predictions
 
 JOB = Job("ce", data="moons", epochs=2, save_steps=2)
 
@@ -58,7 +58,7 @@ class Bomb:
 
 def broken(job: Job, steps: int) -> None:
     with pytest.raises(RuntimeError, match="broken off"):
-        do(job, watchers=lambda *_: [Bomb(steps)])
+        do(job, watchers=[Bomb(steps)])
 
 
 def test_a_finished_run_holds_what_was_promised(finished: Path) -> None:

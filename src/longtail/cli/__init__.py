@@ -1,4 +1,4 @@
-"""The command. Each module registers its own commands; nothing heavy is imported before a command runs."""
+"""The command. Each module holds some commands; nothing heavy is imported before one runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from .._version import __version__
 from ..errors import InputError, RunError
-from . import data, embed, export, methods, posthoc, predict, report, streams, train
+from . import compare, data, embed, methods, posthoc, report, streams, train, use
 
 # The root of usage errors: typer's own click, or the click package with older versions of typer
 UsageProblem: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -44,8 +44,11 @@ def _root(
         raise typer.Exit(2)
 
 
-for module in (train, methods, data, embed, report, posthoc, predict, export):
-    module.register(app)
+_training = (train.train, compare.compare, compare.sweep, methods.methods, embed.embed)
+_results = (report.report, report.evaluate, posthoc.posthoc, use.predict, use.export)
+for command in (*_training, *_results):
+    app.command()(command)
+app.add_typer(data.app, name="data")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from ..engine.progress import clock
+from .streams import say
 
 if TYPE_CHECKING:
     from ..engine.pool import Outcome
@@ -36,12 +35,7 @@ class Board:
         self.warned: set[tuple[int, str]] = set()
         self.told = time.monotonic()
         self.expected = False
-
-    def __enter__(self) -> Board:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        pass
+        self.screen: AbstractContextManager[Any] = nullcontext()
 
     def name(self, index: int) -> str:
         return f"{self.names[index % len(self.names)]} seed {index // len(self.names)}"
@@ -75,7 +69,7 @@ class Board:
 
     def say(self, text: str) -> None:
         self.told = time.monotonic()
-        typer.echo(text, err=True)
+        say(text)
 
     def tick(self, signal: int) -> None:
         left = self.left()
@@ -145,17 +139,10 @@ class LiveBoard(Board):
 
         self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         # Streams stay as they are: what a second Ctrl-C leaves to say must not go to a screen that is gone
-        self.screen = Live(
+        self.screen = self.live = Live(
             console=self.console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
         self.shown = 0.0
-
-    def __enter__(self) -> Board:
-        self.screen.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.screen.stop()
 
     def finished(self, text: str) -> None:
         pass
@@ -166,7 +153,7 @@ class LiveBoard(Board):
     def tick(self, signal: int) -> None:
         if time.monotonic() - self.shown > 0.1:
             self.shown = time.monotonic()
-            self.screen.update(self.picture(signal), refresh=True)
+            self.live.update(self.picture(signal), refresh=True)
 
     def picture(self, signal: int = 0) -> Any:
         from rich.box import SIMPLE_HEAD

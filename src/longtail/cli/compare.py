@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGINT
@@ -13,14 +15,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..engine.settings import Job, once
 from ..errors import InputError, RunError, one_of
 from ..runs.schema import GroupAccuracy, Summary
-from .options import Knobs, Training, once, pairs, plain, takes_training
+from .options import Knobs, Training, pairs, plain, takes_training
 from .search import Point, Range, ends, search
-from .streams import bar
+from .streams import bar, say
 
 if TYPE_CHECKING:
-    from ..engine.job import Job
+    from ..engine.job import Prepared
     from ..engine.pool import Outcome
     from ..plan import Plan
 
@@ -50,18 +53,20 @@ def compare(
     Finished runs are reused and unfinished ones go on, so the same command after an interruption loses nothing. Methods
     whose first stage is ce (crt, lws, tau-norm, dro-lt-multistage) begin with its runs if it is among them.
     """
+    from ..models import own_head
+
     names = [name for name in methods.split(",") if name]
     if not names:
         raise InputError("--methods needs at least one method, such as ce,logadj,elm")
     if len(set(names)) < len(names):
         raise InputError(f"--methods names a method twice: {methods}")
-    base = training.job(names[0], under=out, resume=not force, force=force)
+    base = training(names[0], under=out, resume=not force, force=force)
     settings = [replace(base, method=name, knobs=knobs) for name, knobs in map(_method, names)]
     plans = [one.check() for one in settings]
-    outcomes = _run(settings, names, seeds, jobs, plans)
-    print_table(f"{training.data}, balanced test accuracy in %", _by(outcomes, names))
-    show_report(outcomes, Path(out), show)
-    _fail_if_any(outcomes)
+    ready = _check(settings)
+    outcomes = _run(settings, names, seeds, jobs, _beginnings(plans, own_head(ready.recipe.model)))
+    print_table(f"{base.data}, balanced test accuracy in %", _by(outcomes, names))
+    conclude(outcomes, Path(out), show)
 
 
 @takes_training
@@ -93,9 +98,9 @@ def sweep(
     axes = {name: _axis(name, values, trials) for name, values in pairs(grid, "--grid").items()}
     fixed = pairs(knobs, "--set")
     once(axes, fixed, ("--grid", "--set"))
-    base = training.job(method, under=out, resume=not force, force=force)
+    base = training(method, under=out, resume=not force, force=force)
     of_recipe = _recipe_axes(method, axes)
-    once(dict.fromkeys(of_recipe), base.recipe_fields(), ("--grid", "another option"))
+    once(of_recipe, base.recipe_fields(), ("--grid", "another option"))
 
     def job(point: Point) -> Job:
         settings = {k: plain(v, f"--grid {k}") for k, v in point.items() if k in of_recipe}
@@ -109,8 +114,10 @@ def sweep(
 
     def run(points: list[Point]) -> list[float | None]:
         settings = [job(point) for point in points]
+        if not outcomes:
+            _check(settings, searches=trials is not None)
         names = [", ".join(f"{k}={v}" for k, v in point.items()) for point in points]
-        done = _run(settings, names, seeds, jobs, checked=bool(outcomes), searches=trials is not None)
+        done = _run(settings, names, seeds, jobs)
         outcomes.extend(done)
         rows.update(_by(done, names))
         found = [[s.val.balanced for s in rows[name] if s.val.balanced is not None] for name in names]
@@ -125,9 +132,8 @@ def sweep(
         for point in ends(axes):
             job(point)
         search(axes, trials, run)
-    print_sweep(f"{method} on {training.data}, balanced accuracy in %", rows)
-    show_report(outcomes, Path(out), show)
-    _fail_if_any(outcomes)
+    print_sweep(f"{method} on {base.data}, balanced accuracy in %", rows)
+    conclude(outcomes, Path(out), show)
 
 
 def _axis(name: str, text: str, trials: int | None) -> list[str] | Range:
@@ -190,9 +196,9 @@ def _beginnings(plans: Sequence[Plan], own_head: str) -> dict[int, int]:
     return found
 
 
-def _check(settings: Sequence[Job], say: Callable[[str], None], searches: bool) -> str:
+def _check(settings: Sequence[Job], searches: bool = False) -> Prepared:
     """What is done once, before any worker starts: the data is read, images are embedded, every configuration is tried
-    on the data, and the header says what is about to run. A mistake is one sentence here. Returns the model's name."""
+    on the data, and the header says what is about to run. A mistake is one sentence here. Returns the first of them."""
     from ..engine.job import plan_for, prepare
     from ..engine.progress import introduce
 
@@ -206,7 +212,7 @@ def _check(settings: Sequence[Job], say: Callable[[str], None], searches: bool) 
             "of the training data for it"
         )
     introduce(ready, say, methods=list(dict.fromkeys(job.method for job in settings)))
-    return ready.recipe.model
+    return ready
 
 
 def _run(
@@ -214,17 +220,12 @@ def _run(
     names: Sequence[str],
     seeds: int,
     jobs: int | None,
-    plans: Sequence[Plan] = (),
-    checked: bool = False,
-    searches: bool = False,
+    begin: Mapping[int, int] | None = None,
 ) -> list[Outcome]:
-    """Do the runs, with a table that follows them on a terminal and plain lines elsewhere; of ``plans``, those that
-    begin with another wait for its run."""
-    import shlex
-
+    """Do the runs, with a table that follows them on a terminal and plain lines elsewhere; those that ``begin`` with
+    another wait for its run."""
     from ..engine.pool import cores, run_all
-    from ..engine.process import Interrupted, StopOnSignal
-    from ..models import own_head
+    from ..engine.process import Interrupted, stop_on_signal
     from ..runs.folder import command_line
     from .board import board
 
@@ -232,21 +233,18 @@ def _run(
     todo = [replace(one, seed=seed) for seed in range(seeds) for one in settings]
     at_a_time = min(jobs or min(cores(), 4), len(todo))
     watch = board(names, seeds, at_a_time)
-    after: dict[int, int] = {}
-    if not checked:
-        model = _check(settings, watch.say, searches)
-        first = _beginnings(plans, own_head(model)).items()
-        after = {seed * len(names) + i: seed * len(names) + j for seed in range(seeds) for i, j in first}
+    first = (begin or {}).items()
+    after = {seed * len(names) + i: seed * len(names) + j for seed in range(seeds) for i, j in first}
     of_each = "1 seed" if seeds == 1 else f"{seeds} seeds"
     watch.say(f"{len(todo)} runs in {todo[0].under}: {of_each} of each, {at_a_time} at a time")
     try:
-        with StopOnSignal() as stop, watch:
+        with stop_on_signal() as stop, watch.screen:
             return run_all(
                 todo, at_a_time, after=after, on_done=watch.done, on_step=watch.step, on_tick=watch.tick, stop=stop
             )
     except (Interrupted, KeyboardInterrupt) as stopped:  # the latter at a second Ctrl-C: workers save on their own
         again = shlex.join(word for word in command_line() if word != "--force")
-        typer.echo(f"longtail: stopped: {watch.saved()}; go on with: {again}", err=True)
+        say(f"longtail: stopped: {watch.saved()}; go on with: {again}")
         raise typer.Exit(128 + getattr(stopped, "signal", SIGINT)) from None
 
 
@@ -303,8 +301,6 @@ def print_sweep(title: str, rows: dict[str, list[Summary]]) -> None:
 
 def _print(title: str, heads: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
     """A table on standard output; a name that is too long for a terminal goes on below, and is whole in a file."""
-    import sys
-
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Column, Table
@@ -318,22 +314,18 @@ def _print(title: str, heads: Sequence[str], lines: Iterable[Sequence[str]]) -> 
     console.print(Text(f"\n{title}", style="bold"), table, "", soft_wrap=False)
 
 
-def show_report(outcomes: Sequence[Outcome], out: Path, show: bool) -> None:
-    paths = [outcome.path for outcome in outcomes if outcome.path is not None]
-    if not paths:
-        return
-    from ..report.page import build
+def conclude(outcomes: Sequence[Outcome], out: Path, show: bool) -> None:
+    """The report of the runs that were finished, and an error for those that were not."""
+    if paths := [outcome.path for outcome in outcomes if outcome.path is not None]:
+        from ..report.page import build
 
-    page = build(paths, out / "report")
-    typer.echo(f"report: {page}")
-    if show:
-        import webbrowser
+        page = build(paths, out / "report")
+        typer.echo(f"report: {page}")
+        if show:
+            import webbrowser
 
-        if not webbrowser.open(page.resolve().as_uri()):
-            typer.echo("there is no browser here to open it with", err=True)
-
-
-def _fail_if_any(outcomes: Sequence[Outcome]) -> None:
+            if not webbrowser.open(page.resolve().as_uri()):
+                say("there is no browser here to open it with")
     failed = [outcome for outcome in outcomes if outcome.path is None]
     if not failed:
         return

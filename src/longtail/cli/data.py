@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import InputError
 from .options import Options, plain_pairs
 from .streams import bar
 
@@ -16,53 +17,53 @@ if TYPE_CHECKING:
 Root = Annotated[Path, typer.Option("--root", help="Folder that data sets lie in.")]
 
 
-def register(app: typer.Typer) -> None:
-    data_app = typer.Typer(help="The data sets: list them, get one, check one.", no_args_is_help=True)
-    app.add_typer(data_app, name="data")
+app = typer.Typer(help="The data sets: list them, get one, check one.", no_args_is_help=True)
 
-    @data_app.command("list")
-    def list_command() -> None:
-        """List the built-in data sets."""
-        from ..data.catalogue import BUILT_IN
 
-        width = max(map(len, BUILT_IN))
-        for name, entry in BUILT_IN.items():
-            typer.echo(f"{name:<{width}}  {entry.about}")
-        kinds = "a folder of class folders, .csv or .parquet (images or numbers, and a label), .npz or .safetensors"
-        typer.echo(f"{'PATH':<{width}}  {kinds}")
+@app.command("list")
+def list_command() -> None:
+    """List the built-in data sets."""
+    from ..data.catalogue import BUILT_IN
 
-    @data_app.command("fetch")
-    def fetch_command(
-        name: Annotated[str, typer.Argument(help="A built-in data set.")],
-        root: Root = Path("data"),
-        source: Annotated[Path | None, typer.Option("--from", help="An archive that is already on disk.")] = None,
-    ) -> None:
-        """Download CIFAR, verify and unpack it; say what to get for data behind a licence."""
-        from ..data.fetch import fetch
+    width = max(map(len, BUILT_IN))
+    for name, entry in BUILT_IN.items():
+        typer.echo(f"{name:<{width}}  {entry.about}")
+    kinds = "a folder of class folders, .csv or .parquet (images or numbers, and a label), .npz or .safetensors"
+    typer.echo(f"{'PATH':<{width}}  {kinds}")
 
-        with bar("downloading", "bytes") as progress:
-            message = fetch(name, root, source=source, progress=progress)
-        typer.echo(message)
 
-    @data_app.command("check")
-    def check_command(
-        name: Annotated[str, typer.Argument(help="A built-in data set, or a path.")],
-        root: Root = Path("data"),
-        option: Options = None,
-    ) -> None:
-        """Read everything there is of a data set and list each bad file."""
-        from ..data.catalogue import check
-        from ..errors import InputError
+@app.command("fetch")
+def fetch_command(
+    name: Annotated[str, typer.Argument(help="A built-in data set.")],
+    root: Root = Path("data"),
+    source: Annotated[Path | None, typer.Option("--from", help="An archive that is already on disk.")] = None,
+) -> None:
+    """Download CIFAR, verify and unpack it; say what to get for data behind a licence."""
+    from ..data.fetch import fetch
 
-        with bar("checking", "files") as progress:
-            found = check(name, root, progress, **plain_pairs(option, "--option"))
-        for sentence in found.bad:
-            typer.echo(sentence, err=True)
-        if found.bad:
-            raise InputError(f"{name}: {len(found.bad)} of {found.files:,} files are bad")
-        if found.data is not None:
-            _describe(found.data)
-            typer.echo(f"checked {found.files:,} files: all good" if found.files else "all good")
+    with bar("downloading", "bytes") as progress:
+        message = fetch(name, root, source=source, progress=progress)
+    typer.echo(message)
+
+
+@app.command("check")
+def check_command(
+    name: Annotated[str, typer.Argument(help="A built-in data set, or a path.")],
+    root: Root = Path("data"),
+    option: Options = None,
+) -> None:
+    """Read everything there is of a data set and list each bad file."""
+    from ..data.catalogue import check
+
+    with bar("checking", "files") as progress:
+        found = check(name, root, progress, **plain_pairs(option, "--option"))
+    for sentence in found.bad:
+        typer.echo(sentence, err=True)
+    if found.bad:
+        raise InputError(f"{name}: {len(found.bad)} of {found.files:,} files are bad")
+    if found.data is not None:
+        _describe(found.data)
+        typer.echo(f"checked {found.files:,} files: all good" if found.files else "all good")
 
 
 def _describe(data: Dataset) -> None:

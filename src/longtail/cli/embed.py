@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ..engine.recipe import PRECISIONS
+from ..errors import InputError, one_of
 from .options import Device, Options, Root, plain_pairs
 from .streams import bar
 
@@ -15,10 +17,6 @@ Backbone = Annotated[
     str,
     typer.Option("--backbone", help="efficientnet-lite0, hf:NAME-or-FOLDER, timm:NAME, onnx:FILE, package.module:f."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("embed")(embed)
 
 
 def embed(
@@ -51,11 +49,9 @@ def embed(
     from ..embed import embed as compute
     from ..engine.process import pick_device
     from ..engine.stage import has_bf16
-    from ..errors import InputError, unknown
     from ..models import pretrained
 
-    if precision not in ("auto", "fp32", "bf16"):
-        raise unknown("precision", precision, ("auto", "fp32", "bf16"))
+    one_of("precision", precision, PRECISIONS)
     if out.suffix != ".npz":
         raise InputError(f"a file of embeddings must end in .npz, got {out.name!r}")
     found = load(data, root=root, **plain_pairs(option, "--option"))

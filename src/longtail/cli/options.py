@@ -2,107 +2,67 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from ..engine.settings import Job, option
 from ..errors import InputError
 
-if TYPE_CHECKING:
-    from ..engine.job import Job
+# What can be said of how to train, whatever the method: settings of a job, with the help of their options
+TRAINING = {
+    "data": "Built-in data, or the path of a folder, a CSV or features.",
+    "root": "Folder that downloaded data lies in.",
+    "options": "Option of the data, as name=value; repeatable.",
+    "recipe": "Recipe by name; the data's own by default.",
+    "set_recipe": "Any field of the recipe, as weight_decay=2e-4 or nesterov=true; repeatable.",
+    "backbone": "Pretrained network: efficientnet-lite0 (for a folder of images by default), hf:NAME-or-FOLDER, "
+    "timm:NAME, onnx:FILE, package.module:f; none trains from scratch.",
+    "train": "What of it trains: head (none of it: seconds), norms (biases and normalisation), last (block), all.",
+    "model": "Model by name, or package.module:factory.",
+    "epochs": "Length; warm-up and milestones in proportion.",
+    "batch_size": "Samples a step, of all processes together.",
+    "lr": "Learning rate after warm-up.",
+    "clip": "Largest gradient norm.",
+    "ema": "Decay of an average of the weights, which is then the result.",
+    "augment": "Augmentation by name.",
+    "precision": "fp32, bf16, or auto: bf16 where it helps.",
+    "device": "cpu, cuda, cuda:1; a GPU where there is one.",
+    "threads": "CPU threads of a run.",
+    "workers": "Processes that read image files.",
+    "compile": "Compile the network with torch.compile.",
+    "track": "tensorboard or wandb; repeatable.",
+}
+REPEATABLE = ("options", "set_recipe", "track")
+Training = Callable[..., Job]
 
-Options = Annotated[list[str] | None, typer.Option("--option", help="Option of the data, as name=value; repeatable.")]
-Root = Annotated[str, typer.Option("--root", help="Folder that downloaded data lies in.")]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1; a GPU where there is one.")]
+Options = Annotated[list[str] | None, typer.Option("--option", help=TRAINING["options"])]
+Root = Annotated[str, typer.Option("--root", help=TRAINING["root"])]
+Device = Annotated[str | None, typer.Option("--device", help=TRAINING["device"])]
 Knobs = Annotated[list[str] | None, typer.Option("--set", help="Knob of the method, as name=value; repeatable.")]
-
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Import and run package.module:name where the run folder names it.")
 ]
 
 
-@dataclass(frozen=True)
-class Training:
-    """What can be said of how to train, whatever the method; ``takes_training`` makes options of the fields."""
-
-    data: Annotated[str, typer.Option("--data", help="Built-in data, or the path of a folder, a CSV or features.")] = (
-        "digits-lt"
-    )
-    root: Root = "data"
-    option: Options = None
-    recipe: Annotated[str | None, typer.Option("--recipe", help="Recipe by name; the data's own by default.")] = None
-    set_recipe: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set-recipe", help="Any field of the recipe, as weight_decay=2e-4 or nesterov=true; repeatable."
-        ),
-    ] = None
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            "--backbone",
-            help="Pretrained network: efficientnet-lite0 (for a folder of images by default), hf:NAME-or-FOLDER, "
-            "timm:NAME, onnx:FILE, package.module:f; none trains from scratch.",
-        ),
-    ] = None
-    train: Annotated[
-        str | None,
-        typer.Option(
-            "--train",
-            help="What of it trains: head (none of it: seconds), norms (biases and normalisation), last (block), all.",
-        ),
-    ] = None
-    model: Annotated[str | None, typer.Option("--model", help="Model by name, or package.module:factory.")] = None
-    epochs: Annotated[int | None, typer.Option("--epochs", help="Length; warm-up and milestones in proportion.")] = None
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", help="Samples a step, of all processes together.")
-    ] = None
-    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate after warm-up.")] = None
-    clip: Annotated[float | None, typer.Option("--clip", help="Largest gradient norm.")] = None
-    ema: Annotated[
-        float | None, typer.Option("--ema", help="Decay of an average of the weights, which is then the result.")
-    ] = None
-    augment: Annotated[str | None, typer.Option("--augment", help="Augmentation by name.")] = None
-    precision: Annotated[str | None, typer.Option("--precision", help="fp32, bf16, or auto: bf16 where it helps.")] = (
-        None
-    )
-    device: Device = None
-    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads of a run.")] = None
-    workers: Annotated[int, typer.Option("--workers", help="Processes that read image files.")] = 0
-    compile: Annotated[bool, typer.Option("--compile", help="Compile the network with torch.compile.")] = False
-    track: Annotated[list[str] | None, typer.Option("--track", help="tensorboard or wandb; repeatable.")] = None
-
-    def job(self, method: str, **more: Any) -> Job:
-        """The settings of a run of this method."""
-        from ..engine.job import Job
-
-        same = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("option", "set_recipe", "track")}
-        return Job(
-            method,
-            options=plain_pairs(self.option, "--option"),
-            set_recipe=plain_pairs(self.set_recipe, "--set-recipe"),
-            track=tuple(self.track or ()),
-            **same,
-            **more,
-        )
-
-
 def takes_training(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameter ``training`` is given as one option a field."""
-    hints = get_type_hints(Training, include_extras=True)
-    names = [f.name for f in fields(Training)]
+    """A command whose parameter ``training``, a ``Job`` but for what it adds, is given as one option a setting."""
+    hints = get_type_hints(Job)
+    hints |= dict.fromkeys(REPEATABLE, list[str] | None)
+    defaults = {f.name: f.default for f in fields(Job)} | dict.fromkeys(REPEATABLE)
     options = [
         inspect.Parameter(
-            f.name,
+            name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if f.default is MISSING else f.default,
-            annotation=hints[f.name],
+            default=defaults[name],
+            annotation=Annotated[hints[name], typer.Option(option(name), help=text)],
         )
-        for f in fields(Training)
+        for name, text in TRAINING.items()
     ]
     own = list(inspect.signature(command, eval_str=True).parameters.values())
     place = next(i for i, p in enumerate(own) if p.name == "training")
@@ -110,8 +70,9 @@ def takes_training(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [*keyword[:place], *options, *keyword[place + 1 :]]
 
     def called(**given: Any) -> None:
-        training = Training(**{name: given.pop(name) for name in names})
-        command(**given, training=training)
+        said = {name: given.pop(name) for name in TRAINING}
+        said |= {name: plain_pairs(said[name], option(name)) for name in ("options", "set_recipe")}
+        command(**given, training=functools.partial(Job, **said | {"track": tuple(said["track"] or ())}))
 
     called.__doc__, called.__name__ = command.__doc__, command.__name__
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -145,9 +106,3 @@ def plain(text: str, option: str) -> Any:
         return text
     except RecursionError:
         raise InputError(f"{option} is nested too deeply") from None
-
-
-def once(given: Mapping[str, Any], and_given: Mapping[str, Any], options: tuple[str, str]) -> None:
-    """Refuse a name that two options give."""
-    if both := [name for name in given if name in and_given]:
-        raise InputError(f"{both[0]} is given by {options[0]} and by {options[1]}: give it once")

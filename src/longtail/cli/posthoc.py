@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import InputError, RunError, one_of
+
 if TYPE_CHECKING:
     from ..evaluate.accuracy import Summary
     from ..evaluate.predictions import Predictions
-
-_HELD_BACK = "Chosen on the validation part; test labels are used for the table only."
-
-
-def register(app: typer.Typer) -> None:
-    app.command("posthoc", epilog=_HELD_BACK)(posthoc)
 
 
 def posthoc(
@@ -30,11 +26,13 @@ def posthoc(
     counts: Annotated[str | None, typer.Option(help="Training counts: 500,210,5 or a file of numbers.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the new predictions here (.npz, .safetensors).")] = None,
 ) -> None:
-    """Adjust, normalise or replace the head of a trained model: before and after, by group."""
+    """Adjust, normalise or replace the head of a trained model: before and after, by group.
+
+    Chosen on the validation part; test labels are used for the table only.
+    """
     from safetensors import SafetensorError
 
     from .. import posthoc as tools
-    from ..errors import InputError, RunError, one_of
     from ..evaluate import accuracy
     from ..evaluate.predictions import read_counts
 
@@ -89,9 +87,8 @@ def posthoc(
 def _load(source: Path, counts: object, without_logits: bool) -> tuple[Predictions, bool]:
     """Predictions, and whether they hold logits, which some methods do without: then features and labels will do."""
     from ..data.arrays import read_arrays
-    from ..errors import InputError
     from ..evaluate.predictions import Predictions
-    from ..runs.tensors import predictions
+    from ..runs.predictions import predictions
 
     if without_logits and source.is_file():
         import torch
@@ -115,8 +112,6 @@ def _load(source: Path, counts: object, without_logits: bool) -> tuple[Predictio
 
 
 def _numbers(text: str | None) -> list[float] | None:
-    from ..errors import InputError
-
     if text is None:
         return None
     try:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import InputError
+
 if TYPE_CHECKING:
     from ..runs.read import Found
 
@@ -18,11 +20,6 @@ Groups = Annotated[
     str | None, typer.Option("--groups", metavar="HEAD,TAIL", help="Limits of head and tail, as 100,20 in the paper.")
 ]
 Paper = Annotated[bool, typer.Option("--paper", help="Check the paper's claims on other data than the paper's, too.")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("report")(report)
-    app.command("evaluate")(evaluate)
 
 
 def report(
@@ -45,7 +42,6 @@ def report(
     Folders that are no finished run, or come from a newer version, are named and skipped. The page's path is printed
     last.
     """
-    from ..errors import InputError
     from ..report import document, page
     from ..runs.read import BUNDLE, write_bundle
 
@@ -94,9 +90,8 @@ def evaluate(
 
 def _find(paths: Sequence[Path], counts: str | None, strict: bool = False) -> Found:
     """The runs and predictions under these paths; ``strict`` refuses what else leaves a run out."""
-    from ..errors import InputError
     from ..evaluate.predictions import read_counts
-    from ..runs.foreign import from_predictions
+    from ..runs.predictions import from_predictions
     from ..runs.read import Found, find, read
 
     files = [path for path in paths if _is_file_of_predictions(path)]
@@ -118,7 +113,7 @@ def _find(paths: Sequence[Path], counts: str | None, strict: bool = False) -> Fo
 
 
 def _is_file_of_predictions(path: Path) -> bool:
-    from ..runs.foreign import ENDINGS
+    from ..runs.predictions import ENDINGS
 
     return path.suffix in ENDINGS and not path.is_dir()
 
@@ -129,8 +124,6 @@ def _limits(text: str | None) -> tuple[int, int] | None:
     >>> _limits("100,20")
     (100, 20)
     """
-    from ..errors import InputError
-
     if text is None:
         return None
     head, _, tail = text.partition(",")

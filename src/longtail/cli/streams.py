@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
+import typer
+
 # One character for one, so that tables stay straight
 _PLAIN = {ord(a): b for a, b in zip("−–—‖·…×✓→←“”²√≤≥≈≠", '---|*~xv><""2v<>~!', strict=True)}
 _PLAIN |= {ord(a): b for a, b in zip("αβγδεθλμπστΔΣΦΩ", ["alpha", "beta", "gamma", "delta", "epsilon", "theta",
@@ -107,6 +109,11 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    typer.echo(text, err=True)
 
 
 @contextmanager

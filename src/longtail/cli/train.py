@@ -1,24 +1,17 @@
-"""`longtail train`; `compare` and `sweep` are registered with it."""
+"""`longtail train`: one run."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+import os
+import shlex
+import sys
+from typing import Annotated
 
 import typer
 
-from .compare import GROUPS, compare, sweep
+from ..errors import InputError
 from .options import Knobs, Training, pairs, takes_training
-from .streams import bar
-
-if TYPE_CHECKING:
-    from ..engine.job import Job
-
-
-def register(app: typer.Typer) -> None:
-    app.command("train")(train)
-    app.command("compare")(compare)
-    app.command("sweep")(sweep)
+from .streams import bar, say
 
 
 @takes_training
@@ -47,66 +40,35 @@ def train(
     Exit codes: 0 finished (or found finished), 2 a mistake in the command, 1 a run that failed, 130 and 143 after
     SIGINT and SIGTERM, which finish the step, save, and print the command that resumes.
     """
-    from ..errors import InputError
+    from ..engine.job import perform, prepare
+    from ..engine.process import Interrupted, stop_on_signal
+    from ..engine.progress import Lines, Live
+    from ..runs.folder import command_line
+    from ..runs.read import read
 
     if resume and force:
         raise InputError("--resume goes on with a run and --force starts it again: give one of them")
-    _run(
-        training.job(
-            method, seed=seed, knobs=pairs(knobs, "--set"), begin_with=begin_with, out=out, resume=resume, force=force,
-            save_seconds=save_every,
-        )
-    )  # fmt: skip
-
-
-def _run(job: Job) -> None:
-    import os
-    import sys
-
-    from ..engine.job import perform, prepare
-    from ..engine.process import Interrupted, StopOnSignal
-    from ..engine.progress import Lines, Live, Watcher, tracker
-    from ..runs.folder import command_line
-
+    own = {"begin_with": begin_with, "out": out, "resume": resume, "force": force, "save_seconds": save_every}
+    job = training(method, seed=seed, knobs=pairs(knobs, "--set"), **own)
     first = os.environ.get("RANK", "0") == "0"
     with bar() as progress:
         ready = prepare(job, say, progress)
-    live: list[Live] = []
-
-    def watch(ready: Any, path: Any) -> list[Watcher]:
-        trackers = [tracker(name, path, ready.config) for name in job.track]
-        if not sys.stderr.isatty():
-            return [Lines(), *trackers]
-        live.append(Live())
-        return [*live, *trackers]
-
+    display = Live() if sys.stderr.isatty() else Lines()
     try:
-        with StopOnSignal() as stop:
-            path = perform(ready, say=say, watchers=watch, stop=stop)
+        with stop_on_signal() as stop:
+            path = perform(ready, say=say, watchers=[display], stop=stop)
     except Interrupted as stopped:
         if first:
-            typer.echo(f"longtail: stopped and saved; go on with: {resume_command(command_line())}", err=True)
+            say(f"longtail: stopped and saved; go on with: {resume_command(command_line())}")
         raise typer.Exit(128 + stopped.signal) from None
     finally:
-        for display in live:
-            display.close()
+        display.close()
     if first:
-        _say_result(path)
+        run = read(path)
+        groups = {name: run.group_accuracy(name) for name in run.counts.groups()}
+        known = [f"{name} {100 * value:.1f}" for name, value in groups.items() if value is not None]
+        say(f"balanced test accuracy {100 * run.balanced:.2f} % ({', '.join(known)})")
         typer.echo(str(path))
-
-
-def say(text: str) -> None:
-    """A line on standard error."""
-    typer.echo(text, err=True)
-
-
-def _say_result(path: Path) -> None:
-    from ..runs.read import read
-
-    run = read(path)
-    groups = {name: run.group_accuracy(name) for name in GROUPS}
-    known = [f"{name} {100 * value:.1f}" for name, value in groups.items() if value is not None]
-    typer.echo(f"balanced test accuracy {100 * run.balanced:.2f} % ({', '.join(known)})", err=True)
 
 
 def resume_command(command: list[str]) -> str:
@@ -115,7 +77,5 @@ def resume_command(command: list[str]) -> str:
     >>> resume_command(["longtail", "train", "elm", "--force"])
     'longtail train elm --resume'
     """
-    import shlex
-
     kept = [word for word in command if word not in ("--force", "--resume")]
     return shlex.join([*kept, "--resume"])

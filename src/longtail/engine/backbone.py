@@ -19,7 +19,7 @@ from .process import pick_device
 from .stage import has_bf16
 
 if TYPE_CHECKING:
-    from .job import Job
+    from .settings import Job
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,24 +11,6 @@ from torch import Tensor, nn
 from .. import numeric
 from ..data.dataset import Split
 from ..data.loader import Loader
-
-
-def batch_size(device: torch.device) -> int:
-    """Images a forward pass: what stays in a processor's cache, or keeps an accelerator busy."""
-    return 125 if device.type == "cpu" else 500
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients; afterwards every module is in the mode it was in."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def outputs(model: nn.Module, split: Split, device: torch.device, workers: int = 0) -> tuple[Tensor, Tensor]:
@@ -53,11 +34,18 @@ def margins_of(model: nn.Module, split: Split, device: torch.device, workers: in
 
 
 def _pass(model: nn.Module, split: Split, device: torch.device, workers: int) -> Iterator[tuple[Any, Tensor]]:
-    """What the model says of each batch of a split in order, and the batch's labels."""
-    loader = Loader(split, batch_size(device), train=False, device=device, workers=workers)
-    with evaluating(model):
-        for batch in loader.epoch(0):
-            yield model(batch.inputs), batch.labels
+    """What the model, in evaluation mode, says of each batch of a split in order, and the batch's labels; afterwards
+    every module is in the mode it was in."""
+    at_a_time = 125 if device.type == "cpu" else 500  # what stays in a processor's cache, or keeps an accelerator busy
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            for batch in Loader(split, at_a_time, train=False, device=device, workers=workers).epoch(0):
+                yield model(batch.inputs), batch.labels
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def class_means(model: nn.Module, split: Split, num_classes: int, device: torch.device, workers: int = 0) -> Tensor:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ import torch
 from torch import nn
 
 from .. import __version__, methods, models, plugins
-from ..counts import ClassCounts
 from ..data import Dataset, load, names
 from ..data.augment import of_images, stored_name
 from ..embed import Progress
-from ..errors import InputError, real, whole
+from ..errors import InputError
 from ..plan import Plan
 from ..runs.checkpoint import Checkpoint, decode
 from ..runs.folder import (
@@ -33,106 +31,11 @@ from . import process, recipe
 from .backbone import Use, settle
 from .finish import finish, space_needed, split_facts, too_many_logits
 from .process import Interrupted, Ranks, pick_device
-from .progress import Watcher, check_tracker, introduce
+from .progress import Watcher, introduce, tracker
 from .recipe import BACKBONE_LR, Recipe
+from .settings import Job
 from .stage import choose_precision
 from .train import Saving, Trainer
-
-# Fields of the recipe that have an option of their own
-SHORTHANDS = ("model", "epochs", "batch_size", "lr", "clip", "ema", "augment", "precision")
-MOST_THREADS = 1024
-
-
-@dataclass(frozen=True)
-class Job:
-    """The settings of one run, as the command takes them; None stands for the default of data, method or recipe."""
-
-    method: str
-    data: str = "digits-lt"
-    root: str = "data"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    knobs: Mapping[str, Any] = field(default_factory=dict)
-    recipe: str | None = None
-    set_recipe: Mapping[str, Any] = field(default_factory=dict)
-    backbone: str | None = None
-    train: str | None = None
-    model: str | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    lr: float | None = None
-    clip: float | None = None
-    ema: float | None = None
-    augment: str | None = None
-    precision: str | None = None
-    device: str | None = None
-    threads: int | None = None
-    workers: int = 0
-    compile: bool = False
-    track: Sequence[str] = ()
-    begin_with: str | None = None
-    out: str | None = None
-    under: str = "runs"
-    resume: bool = False
-    force: bool = False
-    save_seconds: float = 60.0
-    save_steps: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def command(self) -> list[str]:
-        """The command that does this run.
-
-        >>> " ".join(Job("elm", seed=2, knobs={"lam": 0.1}, lr=0.2, out="here").command())
-        'longtail train elm --data digits-lt --seed 2 --set lam=0.1 --lr 0.2 --out here'
-        """
-        words = ["longtail", "train", self.method, "--data", self.data]
-        default = Job(self.method)
-        for name, value in asdict(self).items():
-            if name in ("method", "data", "under", "resume", "force", "save_steps") or value == getattr(default, name):
-                continue
-            if isinstance(value, Mapping):
-                option = {"options": "--option", "knobs": "--set", "set_recipe": "--set-recipe"}[name]
-                words += [word for k, v in value.items() for word in (option, f"{k}={_text(v)}")]
-            elif name == "track":
-                words += [word for tracker in value for word in ("--track", tracker)]
-            else:
-                option = {"save_seconds": "--save-every"}.get(name, "--" + name.replace("_", "-"))
-                words += [option] if value is True else [option, str(value)]
-        return words
-
-    def recipe_fields(self) -> dict[str, Any]:
-        """The fields of the recipe that are set, by ``set_recipe`` or by an option of their own."""
-        short = {name: getattr(self, name) for name in SHORTHANDS if getattr(self, name) is not None}
-        for name in short:
-            if name in self.set_recipe:
-                option = "--" + name.replace("_", "-")
-                raise InputError(f"{name} is given by {option} and by --set-recipe: give it once")
-        return {**short, **self.set_recipe}
-
-    def check(self) -> Plan:
-        """Refuse what is wrong in the settings whatever the data, before any is read; the plan of two classes."""
-        # scikit-learn, which draws the t-SNE at the end, takes 32 bits
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
-            raise InputError(f"seed must be a whole number in [0, 2^32), got {self.seed!r}")
-        whole("workers", self.workers, at_least=0, at_most=MOST_THREADS)
-        real("save-every", self.save_seconds, at_least=0)
-        if self.threads is not None:
-            whole("threads", self.threads, at_least=1, at_most=MOST_THREADS)
-        pick_device(self.device)
-        # Which recipe the data calls for is not known yet: any, so long that no warm-up is longer
-        base = recipe.get(self.recipe or "features")
-        base = base if self.recipe else base.replace(epochs=recipe.MOST_EPOCHS)
-        base.set(self.recipe_fields())
-        plan = methods.build(self.method, ClassCounts([2, 1]), **self.knobs)
-        for name in self.track:
-            check_tracker(name)
-        return plan
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True)
@@ -243,7 +146,7 @@ def execute(
     job: Job,
     *,
     say: Callable[[str], None],
-    watchers: Callable[[Prepared, Path], Sequence[Watcher]] = lambda ready, path: (),
+    watchers: Sequence[Watcher] = (),
     stop: Callable[[], int] = lambda: 0,
 ) -> Path:
     """Do a run, go on with it, or find that it is finished; returns its folder.
@@ -260,7 +163,7 @@ def perform(
     ready: Prepared,
     *,
     say: Callable[[str], None],
-    watchers: Callable[[Prepared, Path], Sequence[Watcher]],
+    watchers: Sequence[Watcher],
     stop: Callable[[], int],
 ) -> Path:
     """``execute`` for a job that is prepared."""
@@ -271,17 +174,14 @@ def perform(
         if not ranks.first:
             _follow(ready, ranks, stop)
             return path
-        run = RunFolder(path, ready.config)
-        if not job.force:
-            run.refuse_foreign_files()
-        with run:
-            found = run.open(resume=job.resume, force=job.force, need=space_needed(ready.data, ready.model))
+        with RunFolder(path, ready.config, force=job.force) as run:
+            found = run.open(resume=job.resume, need=space_needed(ready.data, ready.model))
             if found == "finished":
                 say(f"{path} is finished: nothing to do (--force runs it again)")
                 ranks.bytes_from_first(b"finished")
                 return path
             try:
-                _lead(ready, ranks, run, found == "resume", say, lambda: watchers(ready, path), stop)
+                _lead(ready, ranks, run, found == "resume", say, watchers, stop)
             except BaseException as error:
                 # A mistake that shows only now must not leave a run behind that was never begun, and nothing that goes
                 # wrong before there is a checkpoint may cost the run that was to be replaced
@@ -297,13 +197,13 @@ def _lead(
     run: RunFolder,
     goes_on: bool,
     say: Callable[[str], None],
-    watchers: Callable[[], Sequence[Watcher]],
+    watchers: Sequence[Watcher],
     stop: Callable[[], int],
 ) -> None:
     """What the first rank does: train, and write everything."""
     job = ready.job
     trainer = _trainer(ready, ranks, Saving(run.save, job.save_seconds, job.save_steps, stop))
-    saved = run.latest(lambda text: say(f"warning: {text}"), trainer.problem) if goes_on else None
+    saved = last_checkpoint(run.path, lambda text: say(f"warning: {text}"), trainer.problem) if goes_on else None
     before = saved[1].meta.get("processes", ranks.world) if saved else ranks.world
     if before != ranks.world:  # sums over other parts of a batch round otherwise
         raise InputError(
@@ -328,7 +228,8 @@ def _lead(
     ranks.bytes_from_first(data)
     run.forget_after(0 if state is None else sum(trainer.epochs[: state.at.stage]) + state.at.epoch)
     introduce(ready, say)
-    trainer.run([_Log(run), *watchers()], state)
+    trackers = [tracker(name, run.path, ready.config) for name in job.track]
+    trainer.run([_Log(run), *watchers, *trackers], state)
     process.leave()
     if signal := stop():
         raise Interrupted(signal)

@@ -8,7 +8,6 @@ terminal sends to all of them, is for the parent alone, which then asks each wor
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import queue
@@ -19,22 +18,22 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from ..errors import InputError, RunError
 from ..runs.folder import has_checkpoint
-from .job import Job, Prepared, execute
-from .process import Interrupted, StopOnSignal
-from .progress import Progress, Watcher, tracker
+from .job import execute
+from .process import Interrupted, stop_on_signal
+from .progress import Progress, Watcher
+from .settings import Job
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a run ended: its folder, or why there is none; ``mistake`` if the settings were wrong."""
 
-    job: Job
     path: Path | None
     error: str = ""
     mistake: bool = False
@@ -70,20 +69,27 @@ def run_all(
     """
     workers = max(1, min(workers, len(jobs)))
     threads = max(1, cores() // workers)
-    todo = _Todo(jobs, after or {})
-    news: queue.Queue[tuple[int, Outcome | float]] = queue.Queue()
-    crew: list[_Worker] = []
-    lines = [threading.Thread(target=_serve, args=(todo, news, crew, threads), daemon=True) for _ in range(workers)]
-    for line in lines:
-        line.start()
+    first, left, asked = after or {}, list(range(len(jobs))), 0
+    idle: list[_Worker] = []
+    busy: dict[int, _Worker] = {}
     outcomes: dict[int, Outcome] = {}
-    asked = 0
-    while any(line.is_alive() for line in lines) or not news.empty():
+    news: queue.Queue[tuple[int, Outcome | float]] = queue.Queue()
+
+    def serve(worker: _Worker, index: int, job: Job) -> None:
+        news.put((index, worker.run(job, lambda share: news.put((index, share)))))
+
+    while left or busy:
         asked = asked or stop()
         if asked:
-            todo.close()
-            for worker in crew:
+            left = []
+            for worker in busy.values():
                 worker.stop()
+        can_begin = [index for index in left if index not in first or first[index] in outcomes]
+        for index in can_begin[: workers - len(busy)]:
+            left.remove(index)
+            job = _begun(jobs[index], outcomes[first[index]]) if index in first else jobs[index]
+            busy[index] = idle.pop() if idle else _Worker(threads)
+            threading.Thread(target=serve, args=(busy[index], index, job), daemon=True).start()
         on_tick(asked)
         try:
             index, what = news.get(timeout=0.1)
@@ -91,76 +97,25 @@ def run_all(
             continue
         if isinstance(what, float):
             on_step(index, what)
-        elif what.path is not None or not asked:
+            continue
+        worker = busy.pop(index)
+        if worker.process.poll() is None:  # otherwise it died, and another takes its place
+            idle.append(worker)
+        if what.path is not None or not asked:
             outcomes[index] = what
             on_done(index, what)
-    if asked and len(outcomes) < len(jobs):
+    for worker in idle:
+        worker.close()
+    if len(outcomes) < len(jobs):
         raise Interrupted(asked)
     return [outcomes[index] for index in range(len(jobs))]
 
 
-class _Todo:
-    """Jobs handed out in their order, but for those that wait for another's run to begin with."""
-
-    def __init__(self, jobs: Sequence[Job], after: Mapping[int, int]) -> None:
-        self.jobs, self.after, self.left = jobs, after, list(range(len(jobs)))
-        self.ended: dict[int, Outcome] = {}
-        self.changed = threading.Condition()
-
-    def take(self) -> tuple[int, Job] | None:
-        """The next job and its place; waits while all that are left have to, None where none is left."""
-        with self.changed:
-            while self.left:
-                for index in self.left:
-                    first = self.after.get(index)
-                    if first is None or first in self.ended:
-                        self.left.remove(index)
-                        return index, self._begun(self.jobs[index], first)
-                self.changed.wait()
-            return None
-
-    def close(self) -> None:
-        """Hand out no more."""
-        with self.changed:
-            self.left = []
-            self.changed.notify_all()
-
-    def end(self, index: int, outcome: Outcome) -> None:
-        with self.changed:
-            self.ended[index] = outcome
-            self.changed.notify_all()
-
-    def _begun(self, job: Job, first: int | None) -> Job:
-        path = None if first is None else self.ended[first].path
-        if path is None or not has_checkpoint(path):
-            return job  # it trains all stages itself
-        return replace(job, begin_with=str(path))
-
-
-def _serve(todo: _Todo, news: queue.Queue[Any], crew: list[_Worker], threads: int) -> None:
-    """Feed one worker until nothing is left; a worker that died is replaced."""
-    worker: _Worker | None = None
-    while (taken := todo.take()) is not None:
-        index, job = taken
-        if worker is None:
-            worker = _Worker(threads)
-            crew.append(worker)
-
-        def step(share: float, index: int = index) -> None:
-            news.put((index, share))
-
-        try:
-            outcome = worker.run(job, step)
-        except _WorkerDied as error:
-            outcome, worker = Outcome(job, None, str(error)), None
-        todo.end(index, outcome)
-        news.put((index, outcome))
-    if worker is not None:
-        worker.close()
-
-
-class _WorkerDied(Exception):  # noqa: N818
-    pass
+def _begun(job: Job, first: Outcome) -> Job:
+    """The job as it begins with the run of another, or as it trains all stages itself where that one left no state."""
+    if first.path is None or not has_checkpoint(first.path):
+        return job
+    return replace(job, begin_with=str(first.path))
 
 
 class _Worker:
@@ -178,19 +133,19 @@ class _Worker:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
-            self.process.stdin.write(json.dumps(job.to_dict()) + "\n")
+            self.process.stdin.write(json.dumps(asdict(job)) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            raise self._death() from None
+            return self._death()
         for line in self.process.stdout:
             said = json.loads(line)
             if said["kind"] == "step":
                 on_step(float(said["share"]))
             elif said["kind"] == "done":
-                return Outcome(job, Path(said["path"]))
+                return Outcome(Path(said["path"]))
             elif said["kind"] == "failed":
-                return Outcome(job, None, said["error"], said["mistake"])
-        raise self._death()
+                return Outcome(None, said["error"], said["mistake"])
+        return self._death()
 
     def stop(self) -> None:
         """Ask it to save its run and end: once, as a second signal acts at once."""
@@ -204,12 +159,12 @@ class _Worker:
         self.process.wait()
         self.errors.close()
 
-    def _death(self) -> _WorkerDied:
+    def _death(self) -> Outcome:
         code = self.process.wait()
         self.errors.seek(0)
         last = self.errors.read().decode(errors="replace").strip().splitlines()[-1:]
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return _WorkerDied(f"its process ended with {how}{': ' + last[0] if last else ''}")
+        return Outcome(None, f"its process ended with {how}{': ' + last[0] if last else ''}")
 
 
 def work() -> None:
@@ -231,10 +186,7 @@ def work() -> None:
                 self.told = time.monotonic()
                 tell(kind="step", share=now.done)
 
-    def watchers(job: Job, ready: Prepared, path: Path) -> list[Watcher]:
-        return [News(), *(tracker(name, path, ready.config) for name in job.track)]
-
-    with StopOnSignal(signal.SIGTERM) as stop:
+    with stop_on_signal(signal.SIGTERM) as stop:
 
         def stopped() -> int:
             return stop() or (signal.SIGTERM if os.getppid() != parent else 0)
@@ -243,7 +195,7 @@ def work() -> None:
             try:
                 job = Job(**json.loads(line))
                 tell(kind="step", share=0)
-                path = execute(job, say=lambda text: None, watchers=functools.partial(watchers, job), stop=stopped)
+                path = execute(job, say=lambda text: None, watchers=[News()], stop=stopped)
                 tell(kind="done", path=str(path))
             except (InputError, RunError) as error:
                 tell(kind="failed", error=str(error), mistake=isinstance(error, InputError))

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -54,16 +54,10 @@ class Ranks:
 
     def bytes_from_first(self, data: bytes | None) -> bytes | None:
         """Rank 0's bytes on every rank."""
-        if self.world == 1:
-            return data
-        size = torch.tensor([-1 if data is None else len(data)], device=_device())
-        dist.broadcast(size, 0)
-        if int(size) <= 0:
-            return None if int(size) < 0 else b""
-        raw = bytearray(data) if data is not None else bytearray(int(size))
-        buffer = torch.frombuffer(raw, dtype=torch.uint8).to(_device())
-        dist.broadcast(buffer, 0)
-        return buffer.cpu().numpy().tobytes()
+        box = [data]
+        if self.world > 1:
+            dist.broadcast_object_list(box, 0)
+        return box[0]
 
     def tensor_from_first(self, x: Tensor) -> None:
         """Overwrite a tensor by rank 0's."""
@@ -168,35 +162,30 @@ class Interrupted(Exception):  # noqa: N818
         self.signal = signal
 
 
-class StopOnSignal:
-    """While active, the first SIGINT or SIGTERM, or of ``numbers``, is only noted: a call gives its number, or 0.
+@contextmanager
+def stop_on_signal(*numbers: int) -> Iterator[Callable[[], int]]:
+    """While active, the first SIGINT or SIGTERM, or of ``numbers``, is only noted: a call of what this gives says its
+    number, or 0.
 
     A second one acts at once, as if nobody listened. Outside the main thread, where Python takes no handlers, it does
     nothing.
     """
+    before: dict[int, Any] = {}
+    noted = 0
 
-    def __init__(self, *numbers: int) -> None:
-        self.numbers = numbers or (signal.SIGINT, signal.SIGTERM)
-        self.number = 0
-        self._before: dict[int, object] = {}
+    def restore() -> None:
+        while before:
+            signal.signal(*before.popitem())
 
-    def __call__(self) -> int:
-        return self.number
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal noted
+        noted = number
+        restore()
 
-    def __enter__(self) -> StopOnSignal:
-        if threading.current_thread() is threading.main_thread():
-            for number in self.numbers:
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._restore()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-        self._before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers or (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, note)
+    try:
+        yield lambda: noted
+    finally:
+        restore()

@@ -9,16 +9,16 @@ import functools
 import importlib
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..counts import GROUPS, ClassCounts
-from ..errors import InputError, unknown
+from ..errors import InputError, one_of
 from ..losses.base import Objective
 from . import recipe
 
@@ -54,8 +54,7 @@ class EpochSums:
 
     def count_alive(self, objective: Objective, labels: Tensor, ids: Tensor) -> None:
         """Count the anchors that have a positive; before the objective is called, whose memory then holds the batch."""
-        alive = getattr(objective, "alive", None)
-        mask = None if alive is None else alive(labels, ids)
+        mask = objective.alive(labels, ids)
         if mask is None:
             return
         soft = labels.ndim == 2  # mixed samples are no anchors
@@ -63,10 +62,7 @@ class EpochSums:
         member = _group_of(objective.counts).to(labels.device)[labels.argmax(1) if soft else labels]
         with_positive = torch.bincount(member[mask], minlength=len(GROUPS)).tolist()
         anchors = torch.bincount(member[anchor], minlength=len(GROUPS)).tolist()
-        for name, a, b in zip(GROUPS, with_positive, anchors):
-            seen = self.alive.setdefault(name, [0, 0])
-            seen[0] += a
-            seen[1] += b
+        _add(self.alive, zip(with_positive, anchors))
 
     @torch.no_grad()
     def count_groups(self, scores: Tensor, labels: Tensor, counts: ClassCounts) -> None:
@@ -75,55 +71,31 @@ class EpochSums:
         loss = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
         values = torch.stack([loss, scores.argmax(1) == labels, torch.ones_like(loss)]).double()
         member = _group_of(counts).to(labels.device)[labels]
-        found = values.new_zeros(len(values), len(GROUPS)).index_add_(1, member, values).T.tolist()
-        for name, new in zip(GROUPS, found):
-            self.groups[name] = [a + b for a, b in zip(self.groups.get(name, [0.0] * len(new)), new)]
+        _add(self.groups, values.new_zeros(len(values), len(GROUPS)).index_add_(1, member, values).T.tolist())
 
-    def by_group(self) -> dict[str, dict[str, float] | None] | None:
-        """Mean loss and accuracy of the training batches by group, and how many samples they are of."""
-        if not self.groups:
-            return None
-        return {
+    def row(self) -> dict[str, Any]:
+        """The epoch's line in metrics.jsonl, without its place: means over the steps; by group of classes the fraction
+        of anchors with a positive, and loss, accuracy and number of samples; None where nothing was counted."""
+        steps = max(self.steps, 1)
+        total = [sum(pair[i] for pair in self.alive.values()) for i in (0, 1)]
+        alive = {name: some / of if of else None for name, (some, of) in {"all": total, **self.alive}.items()}
+        groups = {
             name: {"loss": loss / n, "accuracy": hits / n, "n": int(n)} if n else None
             for name, (loss, hits, n) in self.groups.items()
         }
-
-    def fractions(self) -> dict[str, float | None] | None:
-        """The fraction of anchors with a positive, of all and by group; None where nothing was counted."""
-        if not self.alive:
-            return None
-        total = [sum(pair[i] for pair in self.alive.values()) for i in (0, 1)]
-        pairs = {"all": total, **self.alive}
-        return {name: pair[0] / pair[1] if pair[1] else None for name, pair in pairs.items()}
-
-    def means(self) -> dict[str, float]:
-        """The mean of each part over the steps."""
-        return {name: value / max(self.steps, 1) for name, value in self.parts.items()}
-
-    def row(self) -> dict[str, Any]:
-        """The epoch's line in metrics.jsonl, without its place."""
         return {
-            "loss": self.loss / max(self.steps, 1),
-            "parts": self.means(),
-            "alive": self.fractions(),
-            "groups": self.by_group(),
+            "loss": self.loss / steps,
+            "parts": {name: value / steps for name, value in self.parts.items()},
+            "alive": alive if self.alive else None,
+            "groups": groups or None,
             "images_per_second": round(self.samples / max(self.seconds, 1e-9), 1),
             "seconds": round(self.seconds, 3),
         }
 
-    def data(self) -> dict[str, Any]:
-        return asdict(self)
 
-    @classmethod
-    def from_data(cls, data: Any) -> EpochSums:
-        """The inverse of ``data``; raises ValueError where it is none."""
-        kinds = {f.name: type(getattr(cls(), f.name)) for f in fields(cls)}
-        if not isinstance(data, dict) or not all(
-            name in kinds and isinstance(value, (int, float) if kinds[name] is float else kinds[name])
-            for name, value in data.items()
-        ):
-            raise ValueError("its sums of the epoch are damaged")
-        return cls(**data)
+def _add(sums: dict[str, list[Any]], by_group: Iterable[Sequence[float]]) -> None:
+    for name, new in zip(GROUPS, by_group):
+        sums[name] = [a + b for a, b in zip(sums.get(name, [0] * len(new)), new)]
 
 
 @functools.lru_cache(maxsize=8)
@@ -207,39 +179,48 @@ def describe(row: dict[str, Any]) -> str:
 class Lines(Watcher):
     """One plain line an epoch."""
 
-    def __init__(self, file: IO[str] | None = None) -> None:
-        self.file = file or sys.stderr
-        self.now: Progress | None = None
-        self.clock = _Clock()
+    def __init__(self) -> None:
+        self.began: tuple[float, float] | None = None  # when the first step was heard of, and the share done by then
 
     def step(self, now: Progress) -> None:
         self.now = now
-        self.clock.start(now)
+        self.began = self.began or (time.monotonic(), now.done)
+
+    def left(self) -> str:
+        """Time left, from the share done since this process began."""
+        assert self.began is not None
+        when, done = self.began
+        if self.now.done <= done:
+            return "?"
+        return clock((time.monotonic() - when) * (1 - self.now.done) / (self.now.done - done))
+
+    def result(self, row: dict[str, Any]) -> str:
+        return f"epoch {row['epoch']}/{self.now.epochs} {row['stage']}: {describe(row)}"
 
     def epoch(self, row: dict[str, Any]) -> None:
-        assert self.now is not None
-        where = f"epoch {row['epoch']}/{self.now.epochs} {row['stage']}"
         rate = f"lr {row['lr']:.4g}, {row['images_per_second']:.0f} samples/s"
-        print(f"{where}: {describe(row)}, {rate}, {self.clock.left(self.now)} left", file=self.file, flush=True)
+        print(f"{self.result(row)}, {rate}, {self.left()} left", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        pass
 
 
-class Live(Watcher):
+class Live(Lines):
     """Three lines that follow the run, on a terminal; each epoch's result stays above them."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.live import Live as Screen
 
+        super().__init__()
         self.console = Console(stderr=True)
         self.screen = Screen(console=self.console, auto_refresh=False, transient=True)
-        self.clock = _Clock()
         self.shown = 0.0
 
     def step(self, now: Progress) -> None:
-        if self.clock.began is None:
+        if self.began is None:
             self.screen.start()
-        self.clock.start(now)
-        self.now = now
+        super().step(now)
         # Ten times a second is as fast as anyone reads; more would cost a small network its speed
         if time.monotonic() - self.shown > 0.1:
             self.shown = time.monotonic()
@@ -254,36 +235,17 @@ class Live(Watcher):
         row = now.sums.row()
         place = f"{now.stage} {now.epoch}/{now.epochs}, step {now.step}/{now.steps}"
         bar = Table.grid(padding=(0, 1))
-        bar.add_row(place, ProgressBar(1.0, now.done, width=20), f"{now.done:4.0%}, {self.clock.left(now)} left")
+        bar.add_row(place, ProgressBar(1.0, now.done, width=20), f"{now.done:4.0%}, {self.left()} left")
         speed = f"lr {now.lr:.4g}, {row['images_per_second']:.0f} samples/s"
         return Group(bar, Text(describe(row), overflow="ellipsis", no_wrap=True), Text(speed))
 
     def epoch(self, row: dict[str, Any]) -> None:
-        text = f"epoch {row['epoch']}/{self.now.epochs} {row['stage']}: {describe(row)}"
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(self.result(row), highlight=False, markup=False, soft_wrap=True)
         if self.now.done >= 1:
             self.close()
 
     def close(self) -> None:
         self.screen.stop()
-
-
-class _Clock:
-    """Time left, from the share done since this process began."""
-
-    def __init__(self) -> None:
-        self.began: tuple[float, float] | None = None
-
-    def start(self, now: Progress) -> None:
-        if self.began is None:
-            self.began = (time.monotonic(), now.done)
-
-    def left(self, now: Progress) -> str:
-        assert self.began is not None
-        when, done = self.began
-        if now.done <= done:
-            return "?"
-        return clock((time.monotonic() - when) * (1 - now.done) / (now.done - done))
 
 
 def clock(seconds: float) -> str:
@@ -299,8 +261,7 @@ def clock(seconds: float) -> str:
 
 def check_tracker(name: str) -> None:
     """Refuse a tracker that there is not, before anything is trained."""
-    if name not in TRACKERS:
-        raise unknown("tracker", name, TRACKERS)
+    one_of("tracker", name, TRACKERS)
     try:
         importlib.import_module({"tensorboard": "torch.utils.tensorboard"}.get(name, name))
     except (ImportError, RuntimeError, OSError) as error:

@@ -198,8 +198,8 @@ class Recipe:
             max(self.epochs * 4 // 5 if wide else self.epochs, enough)
         )
 
-    def lr_at(self, step: int, steps_per_epoch: int, epochs: int | None = None) -> float:
-        """The learning rate of a step (from 0) of a schedule of ``epochs`` (the recipe's own unless given).
+    def lr_at(self, step: int, steps_per_epoch: int) -> float:
+        """The learning rate of a step (from 0).
 
         Warm-up: ``lr·(step + 1)/w`` over its w steps, so that the first step moves too. Then ``lr·factor^k`` after k
         milestones, or ``lr·½(1 + cos(π·(step − w)/(total − w)))``.
@@ -208,14 +208,13 @@ class Recipe:
         >>> [round(cifar.lr_at(e * 85, 85), 6) for e in (15, 95, 96, 192, 224)]
         [0.4, 0.4, 0.04, 0.004, 0.0004]
         """
-        recipe = self if epochs is None else self.with_epochs(epochs)
-        warmup = round(recipe.warmup_epochs * steps_per_epoch)
+        warmup = round(self.warmup_epochs * steps_per_epoch)
         if step < warmup:
             return self.lr * (step + 1) / warmup
-        if recipe.schedule == "step":
-            passed = sum(step >= round(m * steps_per_epoch) for m in recipe.milestones)
+        if self.schedule == "step":
+            passed = sum(step >= round(m * steps_per_epoch) for m in self.milestones)
             return float(self.lr * self.decay_factor**passed)
-        total = max(recipe.epochs * steps_per_epoch - warmup, 1)
+        total = max(self.epochs * steps_per_epoch - warmup, 1)
         return self.lr * 0.5 * (1 + math.cos(math.pi * min((step - warmup) / total, 1.0)))
 
     def decisions(self, backbone: str | None = None) -> list[str]:
@@ -372,9 +371,7 @@ def get(name: str) -> Recipe:
     >>> get("cifar").milestones
     (96.0, 192.0, 224.0)
     """
-    if name not in _RECIPES:
-        raise unknown("recipe", name, _RECIPES)
-    return _RECIPES[name]
+    return _RECIPES[one_of("recipe", name, _RECIPES)]
 
 
 def attained(name: str) -> str:

@@ -93,12 +93,9 @@ def convolves(model: nn.Module) -> bool:
 
 
 def choose_precision(asked: str, model: nn.Module, device: torch.device) -> Literal["fp32", "bf16"]:
-    """bf16 where it was asked for, or where the network convolves and the processor has instructions for it."""
-    if asked not in ("auto", "fp32", "bf16"):
-        raise InputError(f"precision must be auto, fp32 or bf16, got {asked!r}")
-    if asked == "auto":
-        return "bf16" if convolves(model) and has_bf16(device) else "fp32"
-    return "bf16" if asked == "bf16" else "fp32"
+    """What was asked for; ``"auto"`` is bf16 where the network convolves and the processor has instructions for it."""
+    helps = asked == "auto" and convolves(model) and has_bf16(device)
+    return "bf16" if helps or asked == "bf16" else "fp32"
 
 
 def has_bf16(device: torch.device) -> bool:
@@ -123,6 +120,13 @@ def fitting(state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
     return found
 
 
+@torch.no_grad()
+def restore(live: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Overwrite tensors by those of a checkpoint."""
+    for name, tensor in live.items():
+        tensor.copy_(fitting(state, name, tensor))
+
+
 class Average:
     """An exponential moving average of the trained parameters, not of buffers.
 
@@ -131,35 +135,26 @@ class Average:
 
     def __init__(self, net: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.names = [name for name, p in net.named_parameters() if p.requires_grad]
-        self.live = [p for p in net.parameters() if p.requires_grad]
-        self.values = [p.detach().clone() for p in self.live]
+        self.live = {name: p for name, p in net.named_parameters() if p.requires_grad}
+        self.values = {name: p.detach().clone() for name, p in self.live.items()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.values, [p.detach() for p in self.live], weight)
+        torch._foreach_lerp_(list(self.values.values()), [p.detach() for p in self.live.values()], weight)
 
     @torch.no_grad()
     def write(self) -> None:
         """Make the average the model's weights."""
-        for p, value in zip(self.live, self.values):
-            p.copy_(value)
+        for name, p in self.live.items():
+            p.copy_(self.values[name])
 
     @torch.no_grad()
     def outputs(self, net: nn.Module, x: Tensor) -> Outputs:
         """What the net, in the mode it is in, says with the average as its weights; its buffers stay as they are."""
         buffers = {name: b.clone() for name, b in net.named_buffers()}
-        said: Outputs = torch.func.functional_call(net, {**self.state(), **buffers}, (x,))
+        said: Outputs = torch.func.functional_call(net, {**self.values, **buffers}, (x,))
         return said
-
-    def state(self) -> dict[str, Tensor]:
-        return dict(zip(self.names, self.values))
-
-    @torch.no_grad()
-    def load(self, state: dict[str, Tensor]) -> None:
-        for name, value in zip(self.names, self.values):
-            value.copy_(fitting(state, name, value))
 
 
 @torch.no_grad()

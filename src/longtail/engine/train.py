@@ -23,6 +23,7 @@ from ..errors import InputError, RunError
 from ..plan import Plan, Stage
 from ..probabilities import reading
 from ..runs.checkpoint import Checkpoint, Position, encode
+from ..runs.schema import parse
 from .forward import class_means
 from .process import Interrupted, Ranks
 from .progress import EpochSums, Progress, Watcher
@@ -37,6 +38,7 @@ from .stage import (
     needs_logits,
     parameter_groups,
     renew_statistics,
+    restore,
 )
 
 # Embeddings that no network in training has: their squares leave float32
@@ -109,7 +111,7 @@ class Trainer:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.free = {p for p in model.parameters() if p.requires_grad}
         self.epochs = plan.epochs(recipe.epochs)
-        self.at = Position()
+        self.at = Position(0, 0, 0, 0)
         self.watchers: Sequence[Watcher] = ()
         self.rows: list[dict[str, Any]] = []
         self.sums = EpochSums()
@@ -157,11 +159,10 @@ class Trainer:
         if begins and stage.centroids:
             self._set_centroids(stage)
         if not begins:
-            self._load_objective()
+            self._load("objective", self.objective)
         self.net = Trained(self.model, stage.trains, self.free, needs_logits(self.objective)).to(self.device)
         if self.net.scale is not None and not begins:
-            with torch.no_grad():
-                self.net.scale.copy_(fitting(self.carried, "scale", self.net.scale))
+            restore({"scale": self.net.scale}, self.carried)
         self.optimizer = torch.optim.SGD(
             parameter_groups(self.net, self.recipe.weight_decay, self.recipe.backbone_lr),
             lr=self.recipe.lr, momentum=self.recipe.momentum, nesterov=self.recipe.nesterov,
@@ -170,10 +171,10 @@ class Trainer:
             self._restore_momentum()
         self.average = None if self.recipe.ema is None else Average(self.net, self.recipe.ema)
         if self.average is not None and goes_on:
-            self.average.load(_under(self.carried, "ema."))
+            restore(self.average.values, _under(self.carried, "ema."))
         self.key_average = None if stage.key_ema is None else Average(self.net, stage.key_ema)
         if self.key_average is not None and not begins:
-            self.key_average.load(_under(self.carried, "key_ema."))
+            restore(self.key_average.values, _under(self.carried, "key_ema."))
         self.carried = {}
         so_far = replace(self.plan, stages=self.plan.stages[: index + 1])
         self.reading = reading(so_far, self.objective.counts) if needs_logits(self.objective) else None
@@ -332,28 +333,27 @@ class Trainer:
                     f"{name} holds values that are not finite after step {self.at.done}: a lower --lr may help, and "
                     "the last good checkpoint is kept"
                 )
-        meta = {"format": 1, "at": asdict(self.at), "sums": self.sums.data(), "processes": self.ranks.world}
+        meta = {"format": 1, "at": asdict(self.at), "sums": asdict(self.sums), "processes": self.ranks.world}
         self.saving.save(self.at.done, encode(tensors, meta))
 
     def tensors(self) -> dict[str, Tensor]:
         """All that the rest of the run depends on, besides the position."""
-        named = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        named |= {f"momentum.{k}": v for k, v in self._momentum().items()}
-        named |= {f"objective.{k}": v for k, v in self.objective.state_dict().items()}
-        if self.average is not None:
-            named |= {f"ema.{k}": v for k, v in self.average.state().items()}
-        if self.key_average is not None:
-            named |= {f"key_ema.{k}": v for k, v in self.key_average.state().items()}
-        if self.net.scale is not None:
-            named["scale"] = self.net.scale
-        return named
+        groups = {
+            "model.": self.model.state_dict(),
+            "momentum.": self._momentum(),
+            "objective.": self.objective.state_dict(),
+            "ema.": {} if self.average is None else self.average.values,
+            "key_ema.": {} if self.key_average is None else self.key_average.values,
+            "": {} if self.net.scale is None else {"scale": self.net.scale},
+        }
+        return {prefix + name: tensor for prefix, group in groups.items() for name, tensor in group.items()}
 
     def problem(self, state: Checkpoint) -> str | None:
         """Why a checkpoint cannot be a state of this run, or None."""
         try:
-            EpochSums.from_data(state.meta.get("sums"))
-        except ValueError as error:
-            return str(error)
+            parse(EpochSums, state.meta.get("sums"), "sums")
+        except InputError as error:
+            return f"its sums of the epoch are damaged: {error}"
         processes = state.meta.get("processes", 1)
         if type(processes) is not int or processes < 1:
             return f"it says that {processes!r} processes wrote it"
@@ -362,27 +362,22 @@ class Trainer:
 
     def load(self, state: Checkpoint) -> None:
         """Go on from a checkpoint of the same plan, recipe and data."""
-        found = _under(state.tensors, "model.")
-        try:
-            self.model.load_state_dict(found)
-        except RuntimeError as error:
-            what = str(error).splitlines()[-1].strip()
-            raise RunError(f"the checkpoint does not fit the model, it is of another run ({what})") from error
-        for name, tensor in self.model.state_dict().items():  # of another type it would have been rounded in silence
-            fitting(found, name, tensor)
-        self.at, self.sums = state.at, EpochSums.from_data(state.meta.get("sums"))
+        self.at, self.sums = state.at, parse(EpochSums, state.meta.get("sums"), "sums")
         self.carried = state.tensors
+        self._load("model", self.model)
+        for name, tensor in self.model.state_dict().items():  # of another type it would have been rounded in silence
+            fitting(self.carried, f"model.{name}", tensor)
 
-    def _load_objective(self) -> None:
+    def _load(self, what: str, module: nn.Module) -> None:
         try:
-            self.objective.load_state_dict(_under(self.carried, "objective."))
+            module.load_state_dict(_under(self.carried, f"{what}."))
         except RuntimeError as error:
-            raise RunError(f"the checkpoint does not fit the objective: {error}") from error
+            said = str(error).splitlines()[-1].strip()
+            raise RunError(f"the checkpoint does not fit the {what}, it is of another run ({said})") from error
 
     def _momentum(self) -> dict[str, Tensor]:
-        state = self.optimizer.state
-        found = {name: state[p].get("momentum_buffer") for name, p in self.net.named_parameters() if p in state}
-        return {name: buffer for name, buffer in found.items() if buffer is not None}
+        found = {name: self.optimizer.state.get(p, {}) for name, p in self.net.named_parameters()}
+        return {name: s["momentum_buffer"] for name, s in found.items() if s.get("momentum_buffer") is not None}
 
     def _restore_momentum(self) -> None:
         momentum = _under(self.carried, "momentum.")

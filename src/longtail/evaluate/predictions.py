@@ -178,7 +178,7 @@ class Predictions:
 
     @classmethod
     def load(cls, path: str | Path, counts: Any = None) -> Predictions:
-        """Read a file; ``counts``, if given, replace those of the file. ``runs.tensors.predictions`` reads a run's.
+        """Read a file; ``counts``, if given, replace those of the file. ``runs.predictions.predictions`` reads a run's.
 
         Raises:
             InputError: one sentence that names the file and, where a value is wrong, the row.

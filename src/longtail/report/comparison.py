@@ -19,8 +19,7 @@ import numpy as np
 from ..counts import GROUPS
 from ..errors import InputError
 from ..evaluate import packing
-from ..runs.identity import circumstances
-from ..runs.read import Run
+from ..runs.read import Run, circumstances
 from ..runs.schema import Numbers
 from .grouping import DataSet, Group
 

@@ -339,7 +339,7 @@ def data_again(run: Run) -> Dataset:
 
 def _predicted(run: Run, labels: np.ndarray) -> np.ndarray | None:
     """The predicted labels, where the run's predictions are still beside it."""
-    from ..runs.tensors import predictions
+    from ..runs.predictions import predictions
 
     try:
         test = predictions(run.path).test

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 from ..counts import ClassCounts
 from ..evaluate.accuracy import Spread, over_seeds
 from ..margins import short as knob_text
-from ..runs.identity import circumstances, condition, data_identity
-from ..runs.read import Run
+from ..runs.read import Run, circumstances, condition, data_identity
 from . import paper
 
 T = TypeVar("T")

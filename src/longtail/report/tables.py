@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..counts import GROUPS
 from ..margins import short as knob_text
-from ..runs.identity import circumstances, data_identity
-from ..runs.read import Run, Skipped
+from ..runs.read import Run, Skipped, circumstances, data_identity
 from ..runs.schema import GroupAccuracy
 from . import paper
 from .comparison import at_head, reference_head

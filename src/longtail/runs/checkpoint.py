@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .files import cannot_write, read_json, tensor_bytes, write_bytes, write_json
+from .files import cannot_write, read_mapping, tensor_bytes, write_bytes, write_json
+from .schema import parse
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,10 +34,10 @@ class DamagedError(Exception):
 class Position:
     """What comes next: step ``step`` of epoch ``epoch`` of stage ``stage``, all from 0; ``done`` steps lie behind."""
 
-    stage: int = 0
-    epoch: int = 0
-    step: int = 0
-    done: int = 0
+    stage: int
+    epoch: int
+    step: int
+    done: int
 
     def problem(self, lengths: Sequence[tuple[int, int]]) -> str | None:
         """Why no run of these stages, given as epochs and steps an epoch, can be here; None where one can.
@@ -64,11 +65,10 @@ class Checkpoint:
     @property
     def at(self) -> Position:
         """Where the run is; a checkpoint that does not say is damaged."""
-        at = self.meta.get("at")
-        names = [f.name for f in fields(Position)]
-        if not isinstance(at, dict) or set(at) != set(names) or not all(type(v) is int for v in at.values()):
-            raise DamagedError("it does not say where the run was")
-        return Position(**at)
+        try:
+            return parse(Position, self.meta.get("at"), "at")
+        except InputError as error:
+            raise DamagedError(f"it does not say where the run was: {error}") from None
 
 
 def encode(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bytes:
@@ -105,36 +105,28 @@ def decode(data: bytes) -> Checkpoint:
 def save(folder: Path, step: int, data: bytes) -> None:
     """Write a checkpoint, then remove all but it and the one before."""
     path = folder / f"{step:09d}.safetensors"
+    seal = path.with_suffix(".json")
     try:
-        _save(path, data)
+        folder.mkdir(parents=True, exist_ok=True)
+        # A step saved again (a stage that begins) is unsealed first: never the old checksum beside new bytes
+        seal.unlink(missing_ok=True)
+        write_bytes(path, data)
+        write_json(seal, {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)})
+        # Also those of later steps, left by a run that went on from before them: they were not usable
+        found = _newest_first(folder)
+        here = found.index(path)
+        for old in found[:here] + found[here + KEEP :]:
+            old.with_suffix(".json").unlink(missing_ok=True)
+            old.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def _save(path: Path, data: bytes) -> None:
-    folder = path.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    digest = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    seal = path.with_suffix(".json")
-    # A step saved again (a stage that begins) is unsealed first: never the old checksum beside new bytes
-    seal.unlink(missing_ok=True)
-    write_bytes(path, data)
-    write_json(seal, digest)
-    # Also those of later steps, left by a run that went on from before them: they were not usable
-    found = _newest_first(folder)
-    here = found.index(path)
-    for old in found[:here] + found[here + KEEP :]:
-        old.with_suffix(".json").unlink(missing_ok=True)
-        old.unlink(missing_ok=True)
 
 
 def latest(
     folder: Path, warn: Callable[[str], None], problem: Callable[[Checkpoint], str | None] = lambda state: None
 ) -> tuple[bytes, Checkpoint] | None:
-    """The newest checkpoint that can be used, as bytes and decoded; each that cannot is passed over with a warning.
-
-    Args:
-        problem: why a state cannot be one of this run, or None.
+    """The newest checkpoint that can be used, as bytes and decoded; each that cannot, or has a ``problem`` that says
+    why it is no state of this run, is passed over with a warning.
 
     Raises:
         InputError: one is of a newer format.
@@ -162,8 +154,8 @@ def _read(path: Path) -> bytes:
     seal_file = path.with_suffix(".json")
     if not seal_file.exists():
         raise DamagedError("its checksum was not written yet")
-    seal = read_json(seal_file)
-    if not isinstance(seal, dict) or not isinstance(seal.get("sha256"), str) or type(seal.get("bytes")) is not int:
+    seal = read_mapping(seal_file)
+    if not isinstance(seal.get("sha256"), str) or type(seal.get("bytes")) is not int:
         raise DamagedError("its checksum file is damaged")
     if not path.is_file():
         raise DamagedError("it is not a regular file")

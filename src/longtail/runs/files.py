@@ -1,4 +1,4 @@
-"""Writing files that are either there as a whole or not at all, whenever the process dies."""
+"""Files that are written as a whole or not at all, whenever the process dies; text and JSON read with its mistakes."""
 
 from __future__ import annotations
 
@@ -57,25 +57,41 @@ def read_text(path: Path, errors: str = "strict") -> str:
     return path.read_text(encoding="utf-8", errors=errors)
 
 
-def read_json(path: Path) -> Any:
-    """What a file holds as JSON, or None where it holds none, however it is damaged."""
+def parse_mapping(text: str) -> dict[str, Any]:
+    """A mapping from JSON; a ValueError says what else it is."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"it holds {name}, which is not JSON")
+
     try:
-        return json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError):
+        data = json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("it holds no mapping")
+    return data
+
+
+def mapping_or_none(text: str) -> dict[str, Any] | None:
+    """A mapping from JSON, None where it is damaged."""
+    try:
+        return parse_mapping(text)
+    except ValueError:
         return None
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """What a file holds as a JSON mapping; an empty one where there is none, however it is damaged."""
+    try:
+        return parse_mapping(read_text(path))
+    except (OSError, ValueError):
+        return {}
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of JSON mappings; without it none, and a damaged line is left out."""
-    rows = []
     text = read_text(path, "replace") if path.is_file() else ""
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        rows += [row] if isinstance(row, dict) else []
-    return rows
+    return [row for line in text.splitlines() if (row := mapping_or_none(line)) is not None]
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:

@@ -23,23 +23,24 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from ..errors import InputError
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .files import cannot_write, read_json, read_rows, read_text, tensor_bytes, write_bytes, write_json
-from .tensors import MODEL, PREDICTIONS
+from .files import (
+    cannot_write,
+    mapping_or_none,
+    read_mapping,
+    read_rows,
+    read_text,
+    tensor_bytes,
+    write_bytes,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Found = Literal["fresh", "resume", "finished"]
 
-FILES = (
-    "summary.json",
-    "config.json",
-    "environment.json",
-    "split.json",
-    "metrics.jsonl",
-    MODEL,
-    PREDICTIONS,
-)
+MODEL, PREDICTIONS = "model.safetensors", "predictions.safetensors"
+FILES = ("summary.json", "config.json", "environment.json", "split.json", "metrics.jsonl", MODEL, PREDICTIONS)
 # Part of the config, but not of what a run is: other values give the same run up to rounding, or are words
 _CIRCUMSTANCES = ("longtail", "threads", "decisions", "changed")
 
@@ -80,30 +81,60 @@ def has_checkpoint(path: Path) -> bool:
     return any((path / "checkpoints").glob("*.safetensors"))
 
 
-def last_checkpoint(path: Path) -> tuple[bytes, Checkpoint] | None:
-    """The newest usable checkpoint of a run folder that is only read."""
-    return checkpoint.latest(path / "checkpoints", lambda text: None)
+def last_checkpoint(
+    path: Path,
+    warn: Callable[[str], None] = lambda text: None,
+    problem: Callable[[Checkpoint], str | None] = lambda state: None,
+) -> tuple[bytes, Checkpoint] | None:
+    """The newest usable checkpoint of a run folder, as ``checkpoint.latest``."""
+    return checkpoint.latest(path / "checkpoints", warn, problem)
 
 
 def config_and_rows(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A run's config and the rows of its epochs as they were written."""
-    return _read_mapping(path / "config.json"), read_rows(path / "metrics.jsonl")
+    return read_mapping(path / "config.json"), read_rows(path / "metrics.jsonl")
 
 
 class RunFolder:
     """A folder that this process alone may write.
 
-    ``with RunFolder(path, config) as run: found = run.open(resume=…, force=…)``
+    ``with RunFolder(path, config) as run: found = run.open(resume=…)``; with ``force`` whatever it holds is replaced.
     """
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
-        self.path, self.config = path, dict(config)
+    def __init__(self, path: Path, config: Mapping[str, Any], *, force: bool = False) -> None:
+        self.path, self.config, self.force = path, dict(config), force
         self.checkpoints = path / "checkpoints"
         self._replaced = path / ".replaced"
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> RunFolder:
-        self._take_lock()
+        self._refuse_foreign_files()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / "lock", "a+", encoding="utf-8", errors="replace")
+        except OSError as error:
+            what = "it is not a folder" if isinstance(error, (FileExistsError, NotADirectoryError)) else error.strerror
+            raise InputError(f"cannot write the run folder {self.path}: {what}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.seek(0)
+            who = self._lock.read().strip()
+            self._lock.close()
+            self._lock = None
+            raise InputError(
+                f"{self.path} is being written by another process{f' ({who})' if who else ''}: wait for it, or use "
+                "another --out"
+            ) from error
+        except OSError as error:
+            raise InputError(f"cannot lock {self.path}: {error.strerror}; use another --out") from error
+        _held.add(self._lock)
+        try:
+            self._lock.truncate(0)
+            self._lock.write(f"process {os.getpid()} on {platform.node()}")
+            self._lock.flush()
+        except OSError as error:
+            raise cannot_write(self.path / "lock", error) from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,11 +147,9 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / "summary.json").is_file()
 
-    def open(self, *, resume: bool, force: bool, need: int = 0) -> Found:
+    def open(self, *, resume: bool, need: int) -> Found:
         """Decide what is to be done here, or refuse in one sentence; ``need`` is the space the run will take."""
-        config = None if force else self._config_found()
-        if not force:
-            self.refuse_foreign_files()
+        config = None if self.force else self._config_found()
         if config is not None:
             changed = differences(identity(config), identity(self.config))
             if changed:
@@ -135,29 +164,33 @@ class RunFolder:
                 raise InputError(
                     f"{self.path} holds an unfinished run: add --resume to go on, or --force to start it afresh"
                 )
-        self._check_space(need)
-        if force:
+        free = shutil.disk_usage(self.path).free
+        if free < need:
+            raise InputError(
+                f"the run needs about {need / 1e6:.0f} MB, but the disk of {self.path} has {free / 1e6:.0f} MB left"
+            )
+        if self.force:
             self._set_aside()
         return "fresh" if config is None else "resume"
 
     def start(self, split: Mapping[str, Any], environment: Mapping[str, Any], keep: bool) -> None:
         """Write what a run says of itself; ``keep`` is whether one goes on that said so before."""
-        before: dict[str, Any] = {}
+        now: dict[str, Any] = {**environment, "started": _now(), "finished": None, "resumed": 0}
         if keep:
-            before, known = (_read_mapping(self.path / name) for name in ("environment.json", "split.json"))
+            before, known = (read_mapping(self.path / name) for name in ("environment.json", "split.json"))
             if known.get("fingerprint", split["fingerprint"]) != split["fingerprint"]:
                 raise InputError(
                     f"the data has changed since {self.path} was started (fingerprint {known['fingerprint']}, now "
                     f"{split['fingerprint']}): --force starts it afresh"
                 )
-            resumed = 1 + (before["resumed"] if type(before.get("resumed")) is int else 0)
             said = {name: value for name, value in before.items() if isinstance(value, str)}
-            self._environment = {**environment, "started": said.get("started"), "finished": None, "resumed": resumed}
+            now["started"] = said.get("started")
+            now["resumed"] = 1 + (before["resumed"] if type(before.get("resumed")) is int else 0)
             if "begun_with" in said:
-                self._environment.setdefault("begun_with", said["begun_with"])
+                now.setdefault("begun_with", said["begun_with"])
         else:
-            self._environment = {**environment, "started": _now(), "finished": None, "resumed": 0}
             write_json(self.path / "config.json", self.config)
+        self._environment = now
         write_json(self.path / "split.json", split)
         write_json(self.path / "environment.json", self._environment)
 
@@ -181,11 +214,8 @@ class RunFolder:
             raise InputError(f"{path} is not a regular file: remove it, or use --force to start the run afresh")
         kept = []
         for line in read_text(path, "replace").splitlines():
-            try:
-                later = int(json.loads(line)["epoch"]) > epoch
-            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                break  # the line that was being written, or no line of ours
-            if later:
+            number = (mapping_or_none(line) or {}).get("epoch")
+            if type(number) is not int or number > epoch:  # the line that was being written, no line of ours, or later
                 break
             kept.append(line)
         write_bytes(path, "".join(f"{line}\n" for line in kept).encode())
@@ -211,12 +241,6 @@ class RunFolder:
         """Whether a finished run is still there that this one is to replace."""
         return self._replaced.is_dir()
 
-    def latest(
-        self, warn: Callable[[str], None], problem: Callable[[Checkpoint], str | None]
-    ) -> tuple[bytes, Checkpoint] | None:
-        """The newest usable checkpoint, as ``checkpoint.latest``."""
-        return checkpoint.latest(self.checkpoints, warn, problem)
-
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, after which the run is finished."""
         self._environment["finished"] = _now()
@@ -237,40 +261,12 @@ class RunFolder:
             _move(self._replaced, self.path, ("checkpoints", *reversed(FILES)))  # the summary last, as ever
             self._replaced.rmdir()
 
-    def _take_lock(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / "lock", "a+", encoding="utf-8", errors="replace")  # noqa: SIM115
-        except OSError as error:
-            what = "it is not a folder" if isinstance(error, (FileExistsError, NotADirectoryError)) else error.strerror
-            raise InputError(f"cannot write the run folder {self.path}: {what}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._lock.seek(0)
-            who = self._lock.read().strip()
-            self._lock.close()
-            self._lock = None
-            raise InputError(
-                f"{self.path} is being written by another process{f' ({who})' if who else ''}: wait for it, or use "
-                "another --out"
-            ) from error
-        except OSError as error:
-            raise InputError(f"cannot lock {self.path}: {error.strerror}; use another --out") from error
-        _held.add(self._lock)
-        try:
-            self._lock.truncate(0)
-            self._lock.write(f"process {os.getpid()} on {platform.node()}")
-            self._lock.flush()
-        except OSError as error:
-            raise cannot_write(self.path / "lock", error) from error
-
     def _config_found(self) -> dict[str, Any] | None:
         path = self.path / "config.json"
         if not path.exists():
             return None
-        config = read_json(path)
-        if not isinstance(config, dict) or "method" not in config or not isinstance(config.get("data"), dict):
+        config = read_mapping(path)
+        if "method" not in config or not isinstance(config.get("data"), dict):
             raise InputError(f"{path} is not a run's config: use another --out, or --force to replace it")
         if type(config.get("format")) is int and config["format"] > self.config["format"]:
             raise InputError(
@@ -279,9 +275,9 @@ class RunFolder:
             )
         return config
 
-    def refuse_foreign_files(self) -> None:
+    def _refuse_foreign_files(self) -> None:
         """Nothing of a run is written, not even its lock, into a folder of something else."""
-        if not self.path.is_dir() or (self.path / "config.json").exists():
+        if self.force or not self.path.is_dir() or (self.path / "config.json").exists():
             return
         foreign = [p.name for p in self.path.iterdir() if p.name not in ("lock", "checkpoints") and p.name[0] != "."]
         if foreign:
@@ -309,13 +305,6 @@ class RunFolder:
             except OSError as error:
                 raise cannot_write(self.path, error) from error
         self._clear()
-
-    def _check_space(self, need: int) -> None:
-        free = shutil.disk_usage(self.path).free
-        if free < need:
-            raise InputError(
-                f"the run needs about {need / 1e6:.0f} MB, but the disk of {self.path} has {free / 1e6:.0f} MB left"
-            )
 
 
 # Locks of this process. A forked child (a worker that reads images) shares them: it would hold them after our death
@@ -386,8 +375,3 @@ def command_line() -> list[str]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _read_mapping(path: Path) -> dict[str, Any]:
-    content = read_json(path)
-    return content if isinstance(content, dict) else {}

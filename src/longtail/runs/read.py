@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from ..counts import ClassCounts
 from ..errors import InputError
-from .files import read_text, write_bytes
-from .identity import condition
+from .files import mapping_or_none, parse_mapping, read_text, write_bytes
 from .schema import Config, Diagnostics, Environment, Epoch, GroupAccuracy, Split, Summary, parse
 
 FORMAT = 1
@@ -156,7 +155,7 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> Found:
             seen.add(real)
             for path, raw in _raw_runs(place):
                 try:
-                    runs.append(from_data(path, raw()))
+                    runs.append(from_data(path, raw))
                 except UnreadableError as error:
                     skipped.append(Skipped(error.path, error.reason))
     if not runs:
@@ -180,8 +179,8 @@ def write_bundle(paths: Iterable[str | os.PathLike[str]], bundle: Path) -> int:
     kept = {run.path for run in find(paths).runs}
     lines = []
     for path, raw in (found for top in paths for place in _places(Path(top)) for found in _raw_runs(place)):
-        if path in kept:
-            row = {"format": FORMAT, "run": path.name, **raw()}
+        if path in kept and not isinstance(raw, UnreadableError):
+            row = {"format": FORMAT, "run": path.name, **raw}
             lines.append(json.dumps(row, ensure_ascii=False, separators=(",", ":")))
     write_bytes(bundle, "".join(f"{line}\n" for line in sorted(set(lines))).encode())
     return len(lines)
@@ -196,17 +195,10 @@ def read_json(path: Path, absent: str = "there is no such file") -> dict[str, An
     if not path.is_file():
         raise UnreadableError(path.parent, absent)
     try:
-        data = json.loads(read_text(path), parse_constant=_refuse_constant)
-    except (OSError, ValueError, RecursionError) as error:
-        said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+        return parse_mapping(read_text(path))
+    except (OSError, ValueError) as error:
+        said = str(error).splitlines()[0]
         raise UnreadableError(path.parent, f"{path.name} cannot be read ({said}): {_AGAIN}") from None
-    if not isinstance(data, dict):
-        raise UnreadableError(path.parent, f"{path.name} holds no mapping: {_AGAIN}")
-    return data
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"it holds {name}, which is not JSON")
 
 
 def _places(top: Path) -> list[Path]:
@@ -224,38 +216,26 @@ def _places(top: Path) -> list[Path]:
     return found
 
 
-def _raw_runs(place: Path) -> Iterator[tuple[Path, Any]]:
-    """(path, function that reads the files of that run as plain data) for a run folder or each run of a bundle."""
-    if place.is_dir():
-        yield place, lambda: _files_of(place)
-        return
+def _raw_runs(place: Path) -> Iterator[tuple[Path, dict[str, Any] | UnreadableError]]:
+    """The path of a run folder, or of each run of a bundle, with the plain data of its files or why there is none."""
     try:
+        if place.is_dir():
+            yield place, _files_of(place)
+            return
         text = read_text(place)
+    except UnreadableError as error:
+        yield place, error
+        return
     except (OSError, ValueError) as error:
-        reason = f"it cannot be read ({str(error).splitlines()[0]})"
-        yield place, lambda: _raise(UnreadableError(place, reason))
+        yield place, UnreadableError(place, f"it cannot be read ({str(error).splitlines()[0]})")
         return
     for number, line in enumerate(text.splitlines(), 1):
-        row = _line(line)
-        name = row.get("run") if row is not None else None
-        if not isinstance(name, str):
+        row = mapping_or_none(line) or {}
+        if isinstance(name := row.get("run"), str):
+            yield place / name, {k: v for k, v in row.items() if k not in ("format", "run")}
+        else:
             at = place / f"line {number}"
-            yield at, lambda at=at: _raise(UnreadableError(at, "it is not a run of a bundle: write the bundle again"))
-        elif row is not None:
-            yield place / name, lambda row=row: {k: v for k, v in row.items() if k not in ("format", "run")}
-
-
-def _raise(error: Exception) -> Any:
-    raise error
-
-
-def _line(line: str) -> dict[str, Any] | None:
-    """A line of JSON that holds a mapping, else None."""
-    try:
-        data = json.loads(line, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None
+            yield at, UnreadableError(at, "it is not a run of a bundle: write the bundle again")
 
 
 def _files_of(folder: Path) -> dict[str, Any]:
@@ -275,19 +255,21 @@ def _files_of(folder: Path) -> dict[str, Any]:
     path = folder / "metrics.jsonl"
     try:
         lines = read_text(path, "replace").splitlines()
-        raw["metrics"] = [_line(line) for line in lines if line.strip()]
+        raw["metrics"] = [mapping_or_none(line) for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
         missing.append(f"metrics.jsonl cannot be read ({said})" if path.exists() else "no metrics.jsonl")
     return {**raw, **({"missing": missing} if missing else {})}
 
 
-def from_data(path: Path, raw: Mapping[str, Any]) -> Run:
+def from_data(path: Path, raw: Mapping[str, Any] | UnreadableError) -> Run:
     """A run from the plain data of its files, validated.
 
     Raises:
-        UnreadableError: with the file's name and the value that is wrong.
+        UnreadableError: with the file's name and the value that is wrong, or as given.
     """
+    if isinstance(raw, UnreadableError):
+        raise raw
     config = raw.get("config")
     if not isinstance(config, dict) or "format" not in config or "method" not in config or "data" not in config:
         raise UnreadableError(path, "it is not a run of longtail (config.json names no format, method and data set)")
@@ -383,3 +365,30 @@ def _without_repeats(runs: list[Run]) -> tuple[list[Run], list[Skipped]]:
 
 def _finished(run: Run) -> str:
     return run.environment.finished or ""
+
+
+def condition(run: Run, without: Collection[str] = ()) -> list[Any]:
+    """What must be equal for two runs to be seeds of one another; knobs of the names ``without`` are left out."""
+    knobs = {name: value for name, value in run.knobs.items() if name not in without}
+    return [*data_identity(run), run.method, knobs, *circumstances(run).values()]
+
+
+def data_identity(run: Run) -> list[Any]:
+    """What must be equal for two runs to be on the same data.
+
+    A path may be written in many ways (photos, photos/, /home/me/photos), so its last part and the fingerprint count.
+    """
+    from ..data import names
+
+    known = run.data in names() or not run.fingerprint
+    which = [run.data] if known else [PurePath(run.data).name, run.fingerprint]
+    return [which, run.options, run.split.counts]
+
+
+def circumstances(run: Run) -> dict[str, Any]:
+    """Everything but data, method and seed. A recipe's name is no part of it: its fields say all."""
+    given = {"model": run.model, "epochs": run.epochs, "precision": run.precision}  # as run, whatever the recipe says
+    if (backbone := run.config.backbone) is not None:
+        how = f"{backbone.preprocessing.get('size')} pixels, weights {backbone.digest[:6]}"
+        given["backbone"] = f"{backbone.name} (train {backbone.train}, {how})"
+    return {**given, **{f"recipe {k}": v for k, v in sorted(run.recipe.items()) if k != "name" and k not in given}}

@@ -1,4 +1,4 @@
-"""``longtail predict``: a finished run classifies new images or features."""
+"""``longtail predict`` and ``export``: a finished run classifies new inputs, or becomes a file for other programs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from ..errors import InputError, one_of
 from .options import TrustCode
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "csv", "json")
 FEATURES = (".npz", ".npy", ".csv", ".parquet", ".safetensors")
-
-
-def register(app: typer.Typer) -> None:
-    app.command("predict")(predict)
 
 
 def predict(
@@ -39,11 +36,9 @@ def predict(
     trust_code: TrustCode = False,
 ) -> None:
     """Classify new images or features: path, class and its probability."""
-    from ..errors import unknown
     from ..inference import restore
 
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
+    one_of("format", format, FORMATS)
     out = sys.stdout
     with redirect_stdout(sys.stderr):  # what somebody's network prints is no row
         restored = restore(run, trust_code)
@@ -61,8 +56,12 @@ def _of_images(restored: Restored, inputs: list[Path]) -> Iterator[tuple[str, st
 
 
 def _of_features(restored: Restored, inputs: list[Path]) -> Iterator[tuple[str, str, float]]:
+    from ..data.tables import features
+
     for path in inputs:
-        x = _features(path, restored.columns)
+        if path.suffix.lower() not in FEATURES:
+            raise InputError(f"the run was trained on features: {path} must end in {', '.join(FEATURES)}")
+        x = features(path, restored.columns)
         names = [f"{path}:{row}" for row in range(len(x))]
         yield from _rows(names, restored.of_features(x), restored.class_names)
 
@@ -76,7 +75,6 @@ def _rows(names: list[str], probabilities: Tensor, classes: list[str]) -> Iterat
 def _images(given: Path) -> list[Path]:
     """A file, or the images anywhere under a folder, in alphabetical order."""
     from ..data.folder import SUFFIXES
-    from ..errors import InputError
 
     if given.suffix in FEATURES:
         raise InputError(f"the run was trained on images, and {given} holds features")
@@ -87,17 +85,6 @@ def _images(given: Path) -> list[Path]:
     found = sorted(p for p in given.rglob("*") if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
     if not found:
         raise InputError(f"{given} has no image ({', '.join(SUFFIXES)})")
-    return found
-
-
-def _features(path: Path, columns: list[str] | None) -> Tensor:
-    """Features (N, K) from a file."""
-    from ..data.tables import features
-    from ..errors import InputError
-
-    if path.suffix.lower() not in FEATURES:
-        raise InputError(f"the run was trained on features: {path} must end in {', '.join(FEATURES)}")
-    found: Tensor = features(path, columns)
     return found
 
 
@@ -112,3 +99,16 @@ def _write(rows: Iterator[tuple[str, str, float]], format: str, out: TextIO) -> 
     else:
         for path, name, p in rows:
             typer.echo(f"{path}\t{name}\t{p:.3f}", out)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    to: Annotated[str, typer.Option(help="torch (torch.export, .pt2) or onnx.")] = "torch",
+    out: Annotated[Path | None, typer.Option(help="The file; by default model.pt2 or model.onnx in RUN.")] = None,
+    trust_code: TrustCode = False,
+) -> None:
+    """Write a model that runs without longtail: inputs to class probabilities, checked against the original."""
+    from ..export import export as write
+
+    path = write(run, to, out, trust_code)
+    typer.echo(f"{path}: agrees with the model of {run}, class names inside")

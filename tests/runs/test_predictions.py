@@ -7,7 +7,7 @@ import pytest
 
 from longtail.errors import InputError
 from longtail.evaluate.predictions import Predictions
-from longtail.runs.tensors import predictions, training_embeddings, weights
+from longtail.runs.predictions import predictions, training_embeddings, weights
 
 
 def test_a_run_folder_and_a_file(tmp_path):
