@@ -295,7 +295,7 @@ def _clear(out: Path) -> None:
     index = out / "index.html"
     if not index.is_file() or f"<title>{TITLE}</title>" not in index.read_text(encoding="utf-8", errors="replace"):
         return
-    ours = ("figure[1-8]", "classes", "tradeoff", "training")
+    ours = ("figure[1-8]", "classes", "sizes", "tradeoff", "training")
     for pattern in (*(f"figures/{name}-*.*" for name in ours), "tables/*.md", "tables/*.csv", "tables/*.tex"):
         for old in out.glob(pattern):
             old.unlink()

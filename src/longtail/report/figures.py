@@ -35,7 +35,7 @@ FEW_CLASSES = 25  # up to so many have a mark each; of more, the line is a mean 
 _GROUP_COLOURS = {"head": "#0072b2", "torso": "#009e73", "tail": "#d55e00"}
 _GROUP_MARKERS = {"head": "o", "torso": "s", "tail": "^"}
 _MARGIN = "margin γ(x, y) in logits, {} samples"
-_ZERO: Any = {"color": "#222222", "linewidth": 0.8, "linestyle": ":"}
+ZERO: Any = {"color": "#222222", "linewidth": 0.8, "linestyle": ":"}
 SETTINGS: Any = {
     "font.size": 9,
     "axes.titlesize": 9.5,
@@ -161,7 +161,7 @@ def margin_distributions(curves: Mapping[str, Curves], looks: Looks, split: str,
     """
     figure = _densities(curves, looks, _MARGIN.format(split), title)
     for ax in figure.axes:
-        ax.axvline(0, **_ZERO)
+        ax.axvline(0, **ZERO)
     return figure
 
 
@@ -179,7 +179,7 @@ def margin_cdfs(curves: Mapping[str, Curves], looks: Looks, split: str, title: s
         for label, row in rows.items():
             values = np.asarray(row["quantiles"], dtype=float)
             looks[label].plot(ax, values, np.linspace(0, 1, values.size), label=label, linewidth=1.6)
-        ax.axvline(0, **_ZERO)
+        ax.axvline(0, **ZERO)
         ax.set_ylim(0, 1)
 
     return _by_panel(curves, draw, _MARGIN.format(split), "share of samples below", title, height=2.9, sharey=True)

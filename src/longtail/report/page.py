@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..runs.read import Found, Run, find
-from . import claims, gallery, tables
+from . import claims, gallery, growth, tables
 from .comparison import LEVEL, Difference, Source, accuracy_difference, choose, half_width, holm, noise
 from .document import Cells, Item, Report, Said, Section, Table, write
 from .figures import Looks
@@ -50,7 +50,8 @@ def make(found: Found, *, limits: tuple[int, int] | None = None, paper_claims: b
         f"{', '.join(data.title for data in sets)}. "
         "Accuracies are balanced test accuracies in per cent; ± is a standard deviation over seeds."
     )
-    return Report(lead, of_data, [_closed(table) for table in general], [str(skipped) for skipped in found.skipped])
+    about_all = [*growth.sections(sets, looks), *map(_closed, general)]
+    return Report(lead, of_data, about_all, [str(skipped) for skipped in found.skipped])
 
 
 def _closed(table: Table, *before: str) -> Section:

@@ -1,0 +1,75 @@
+"""What one method adds to another as the data grow: amounts of one data set that were run with all else equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from ..runs.read import circumstances
+from . import paper
+from .comparison import Difference, accuracy_difference, half_width, pair
+from .document import Cells, Picture, Section, Table
+from .figures import ZERO, Style, finish, make_panels, styled
+from .grouping import DataSet, Group, gather, slug
+
+PAIRS = (("elm", "logadj"), ("logadj", "ce"))
+FEWEST = 3  # amounts that make a curve
+
+Amount = tuple[DataSet, tuple[Group, Group], Difference]
+
+
+def sections(sets: Sequence[DataSet], looks: dict[str, Style]) -> Iterator[Section]:
+    """A figure and a table for each data set and pair of methods that were run in at least three amounts."""
+    for same in gather(sets, lambda data: data.name):
+        for methods in PAIRS:
+            found = [
+                (data, both, gain)
+                for data in same
+                if not isinstance(both := pair(data, *methods), str)
+                and (gain := accuracy_difference(*both)) is not None
+            ]
+            for alike in gather(found, lambda amount: circumstances(amount[1][0].first)):
+                alike.sort(key=lambda amount: amount[0].counts.total)
+                if len({data.counts.total for data, _, _ in alike}) >= FEWEST:
+                    yield _section(alike, looks)
+
+
+def _section(amounts: Sequence[Amount], looks: dict[str, Style]) -> Section:
+    first, both = amounts[0][0], amounts[0][1]
+    data, name = paper.DATASETS.get(first.name, first.name), " − ".join(group.name for group in both)
+    title, file = f"{name} by the amount of data, {data}", f"sizes-{slug(name)}-{slug(first.name)}"
+
+    def row(amount: Amount) -> Cells:
+        data, both, gain = amount
+        means: Cells = {group.name: group.balanced for group in reversed(both)}
+        return {"Training samples": data.counts.total, **means, name: gain.points(), "Seeds": gain.seeds}
+
+    note = "Balanced test accuracy in per cent; the interval of a difference is 95 %, over test samples and seeds."
+    caption = (
+        f"{name} on {data} by the amount of training data, all else equal, in points of balanced test accuracy; "
+        "whiskers are 95 % intervals over test samples and seeds, dots are seeds."
+    )
+    sizes, gains = [data.counts.total for data, _, _ in amounts], [gain for _, _, gain in amounts]
+    make = partial(curve, sizes, gains, looks[both[0].label], f"{name} (points)", data)
+    table = Table.of(file, title, map(row, amounts), note)
+    return Section(f"section-{file}", title, [Picture(file, caption, make), table])
+
+
+@styled
+def curve(sizes: Sequence[int], gains: Sequence[Difference], look: Style, ylabel: str, title: str) -> Figure:
+    """Differences with their intervals, and those of each seed, against the number of training samples."""
+    figure, (ax,) = make_panels(1, width=5.6, height=3.4)
+    values, halves = ([100 * v for v in row] for row in zip(*((g.value, half_width(g.sources)) for g in gains)))
+    ax.errorbar(sizes, values, yerr=halves, color=look.color, marker=look.marker, capsize=3, linewidth=1.5)
+    for size, gain in zip(sizes, gains):
+        seeds = [100 * seed for seed in gain.by_seed]
+        ax.scatter([size] * len(seeds), seeds, s=10, color=look.color, alpha=0.45, linewidths=0)
+    ax.axhline(0, **ZERO)
+    ax.set_xscale("log")
+    ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel("training samples (logarithmic)")
+    return finish(figure, [ax], title, ylabel, [], above=6)
