@@ -11,13 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .files import cannot_write, read_mapping, tensor_bytes, write_bytes, write_json
-from .schema import parse
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,10 +64,11 @@ class Checkpoint:
     @property
     def at(self) -> Position:
         """Where the run is; a checkpoint that does not say is damaged."""
-        try:
-            return parse(Position, self.meta.get("at"), "at")
-        except InputError as error:
-            raise DamagedError(f"it does not say where the run was: {error}") from None
+        at = self.meta.get("at")
+        names = {f.name for f in fields(Position)}
+        if not isinstance(at, dict) or set(at) != names or not all(type(v) is int for v in at.values()):
+            raise DamagedError("it does not say where the run was")
+        return Position(**at)
 
 
 def encode(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> bytes:
