@@ -124,7 +124,7 @@ def test_test_images_are_prepared_as_in_the_run(photos):
     folder, done = photos
     data = load(str(folder / "data"), size=32)
     expected = Predictions.load(done / "predictions.safetensors").test.logits.softmax(1)
-    got = torch.cat(list(restore(done).of_images(data.test.inputs.paths)))
+    got = torch.cat(list(restore(done).of_images(list(data.test.inputs))))
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
 
 
