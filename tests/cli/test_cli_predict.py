@@ -170,7 +170,7 @@ def test_mistakes_are_one_sentence(digits, photos, tmp_path):
     assert "trained on 64 features a sample, got shape (2, 3)" in fails("predict", digits, tmp_path / "narrow.npz")
     assert "2 matrices: name the one to classify 'features'" in fails("predict", digits, tmp_path / "two.npz")
     assert "cannot be read" in fails("predict", digits, tmp_path / "objects.npz")
-    assert "cannot be read" in fails("predict", digits, tmp_path / "words.csv")
+    assert "line 2: column '1' holds 'four'" in fails("predict", digits, tmp_path / "words.csv")
 
 
 def test_unfinished_and_damaged_runs(digits, tmp_path):

@@ -225,7 +225,7 @@ def _roles(
 
 
 def _not_a_number(name: object, cell: object) -> str:
-    if cell is None or cell == "":
+    if cell is None or str(cell) == "":
         return f"column {name!r} is empty: fill in missing values first"
     return f"column {name!r} holds {shown(str(cell), 40)!r}, which is no number: {ADVICE}, or choose columns=…"
 
