@@ -124,7 +124,7 @@ def test_test_images_are_prepared_as_in_the_run(photos):
     folder, done = photos
     data = load(str(folder / "data"), size=32)
     expected = Predictions.load(done / "predictions.safetensors").test.logits.softmax(1)
-    got = torch.cat(list(restore(done).of_images(data.test.inputs.paths)))
+    got = torch.cat(list(restore(done).of_images(list(data.test.inputs))))
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
 
 
@@ -170,7 +170,7 @@ def test_mistakes_are_one_sentence(digits, photos, tmp_path):
     assert "trained on 64 features a sample, got shape (2, 3)" in fails("predict", digits, tmp_path / "narrow.npz")
     assert "2 matrices: name the one to classify 'features'" in fails("predict", digits, tmp_path / "two.npz")
     assert "cannot be read" in fails("predict", digits, tmp_path / "objects.npz")
-    assert "cannot be read" in fails("predict", digits, tmp_path / "words.csv")
+    assert "line 2: column '1' holds 'four'" in fails("predict", digits, tmp_path / "words.csv")
 
 
 def test_unfinished_and_damaged_runs(digits, tmp_path):

@@ -161,11 +161,12 @@ def _parquet_numbers(path: Path, table: Any, names: Sequence[str]) -> np.ndarray
         part = table.column(name)
         if part.null_count:
             raise InputError(f"{path}: column {name!r} has {part.null_count} missing values: fill them in first")
-        numbers = part.to_numpy()
+        with reading(path, Exception):
+            numbers = part.to_numpy()
         if numbers.dtype.kind not in "fiub":
             raise InputError(f"{path}: {_not_a_number(name, numbers[0] if len(numbers) else numbers.dtype)}")
         parts.append(numbers.astype(np.float64))
-    return np.stack(parts, 1)
+    return np.stack(parts, 1) if parts else np.zeros((table.num_rows, 0))
 
 
 def features(path: Path, columns: Sequence[str] | None = None) -> Tensor:
@@ -224,7 +225,7 @@ def _roles(
 
 
 def _not_a_number(name: object, cell: object) -> str:
-    if cell is None or cell == "":
+    if cell is None or str(cell) == "":
         return f"column {name!r} is empty: fill in missing values first"
     return f"column {name!r} holds {shown(str(cell), 40)!r}, which is no number: {ADVICE}, or choose columns=…"
 
