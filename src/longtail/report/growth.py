@@ -47,10 +47,13 @@ def _section(amounts: Sequence[Amount], looks: dict[str, Style]) -> Section:
         means: Cells = {group.name: group.balanced for group in reversed(both)}
         return {"Training samples": data.counts.total, **means, name: gain.points(), "Seeds": gain.seeds}
 
-    note = "Balanced test accuracy in per cent; the interval of a difference is 95 %, over test samples and seeds."
+    note = (
+        "Balanced test accuracy in per cent; the interval of a difference is 95 %, over test samples and, where there "
+        "are several, seeds."
+    )
     caption = (
         f"{name} on {data} by the amount of training data, all else equal, in points of balanced test accuracy; "
-        "whiskers are 95 % intervals over test samples and seeds, dots are seeds."
+        "whiskers are 95 % intervals over test samples and seeds, not known for a single seed; dots are seeds."
     )
     sizes, gains = [data.counts.total for data, _, _ in amounts], [gain for _, _, gain in amounts]
     make = partial(curve, sizes, gains, looks[both[0].label], f"{name} (points)", data)
@@ -62,11 +65,11 @@ def _section(amounts: Sequence[Amount], looks: dict[str, Style]) -> Section:
 def curve(sizes: Sequence[int], gains: Sequence[Difference], look: Style, ylabel: str, title: str) -> Figure:
     """Differences with their intervals, and those of each seed, against the number of training samples."""
     figure, (ax,) = make_panels(1, width=5.6, height=3.4)
-    values, halves = ([100 * v for v in row] for row in zip(*((g.value, half_width(g.sources)) for g in gains)))
+    values = [100 * gain.value for gain in gains]
+    halves = [100 * half_width(gain.sources) if gain.seeds > 1 else 0.0 for gain in gains]
     ax.errorbar(sizes, values, yerr=halves, color=look.color, marker=look.marker, capsize=3, linewidth=1.5)
     for size, gain in zip(sizes, gains):
-        seeds = [100 * seed for seed in gain.by_seed]
-        ax.scatter([size] * len(seeds), seeds, s=10, color=look.color, alpha=0.45, linewidths=0)
+        ax.scatter([size] * len(gain.by_seed), [100 * seed for seed in gain.by_seed], s=10, color="#222222", zorder=3)
     ax.axhline(0, **ZERO)
     ax.set_xscale("log")
     ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
