@@ -113,7 +113,7 @@ def test_csv_with_own_columns_and_numbers(tmp_path):
         (("image", "kind"), [("x.png", "a")], "no label column 'label' or .*its columns are 'image', 'kind'"),
         (("photo", "label"), [("x.png", "a")], "no image column"),
         (("image", "label"), [("x.png", "a"), ("", "b")], "line 3: column 'image' is empty"),
-        (("image", "label"), [("x.png",)], "line 2: column 'label' is empty"),
+        (("image", "label"), [("x.png",)], "cells in line 2: 1, in the first: 2"),
         (("image", "label", "split"), [("x.png", "a", "dev")], "line 2: split 'dev' is none of"),
         (("image", "label", "split"), [("x.png", "a", "test")], "no training row"),
         (("image", "label"), [], "has no row"),

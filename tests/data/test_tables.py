@@ -68,7 +68,7 @@ def test_an_npz_as_scikit_learn_names_things(tmp_path):
     [
         (HEADER, [["1", "red", "a"]], "line 2: column 'weight' holds 'red', which is no number: turn categories into"),
         (HEADER, [["1", "2", "a"], ["1", "", "b"]], "line 3: column 'weight' is empty: fill in missing values"),
-        (HEADER, [["1", "2", "a"], ["1", "2"]], "line 3: 2 cells where the header has 3"),
+        (HEADER, [["1", "2", "a"], ["1", "2"]], "cells in line 3: 2, in the first: 3"),
         (HEADER, [["1", "2", ""]], "column 'label' is empty"),
         (HEADER, [["1", "nan", "a"], ["1", "2", "b"]], "not finite: nan in row 0, column 1"),
         (["a", "a", "label"], [["1", "2", "x"]], "two columns 'a'"),
@@ -130,6 +130,9 @@ def test_new_rows_are_found_by_the_names_of_their_columns(tmp_path):
     assert features(tmp_path / "numbers.csv", ["0", "1"]).tolist() == [[6, 5]]
     (tmp_path / "bare.csv").write_text("1,2\n3,4\n")
     assert features(tmp_path / "bare.csv", ["height", "weight"]).tolist() == [[1, 2], [3, 4]]
+    (tmp_path / "shifted.csv").write_text("height,weight\n1,5,2\n")  # a decimal comma
+    with pytest.raises(InputError, match="shifted.csv cannot be read as CSV: cells in line 2: 3, in the first: 2"):
+        features(tmp_path / "shifted.csv", ["height", "weight"])
 
 
 def test_a_label_column_that_is_not_there(tmp_path):

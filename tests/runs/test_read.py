@@ -93,7 +93,8 @@ def test_a_damaged_environment_or_line_of_metrics_is_said_and_the_run_is_read(te
 
 
 def test_a_bundle_holds_many_runs_and_bad_lines_are_named(tmp_path):
-    folders = [make_run(tmp_path / "runs" / name, name) for name in ("ce", "elm", "logadj")]
+    names = [f"class{chr(0x2028)}{k}" for k in range(len(SMALL))]  # str.splitlines would end a line there
+    folders = [make_run(tmp_path / "runs" / name, name, class_names=names) for name in ("ce", "elm", "logadj")]
     edit(folders[2], "summary.json", format=2)
     bundle = tmp_path / "some.jsonl"
     assert write_bundle([tmp_path / "runs"], bundle) == 2

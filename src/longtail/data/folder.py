@@ -111,9 +111,9 @@ def csv_file(
     rows: dict[str, list[Row]] = {}
     for line, cells in content:
         row = dict(zip(header, cells))
-        key = split_of(path, line, row.get(split)) if split else "train"
-        if not row.get(image) or not row.get(label):
-            raise InputError(f"{path}, line {line}: column {image if not row.get(image) else label!r} is empty")
+        key = split_of(path, line, row[split]) if split else "train"
+        if not row[image] or not row[label]:
+            raise InputError(f"{path}, line {line}: column {label if row[image] else image!r} is empty")
         rows.setdefault(key, []).append((row[image], row[label], line))
     if "train" not in rows:
         raise InputError(f"{path} has no {'training ' if rows else ''}row")
@@ -133,8 +133,8 @@ def _has_images(path: Path, image_column: str | None, images: object) -> bool:
     others = [k for k, name in enumerate(header) if name.strip().lower() not in (*LABEL_COLUMNS, "split")]
     if not found and first:
         # Neither images nor numbers: let the sentence be about the images that are missing where nothing is a number
-        return not any(k < len(first) and is_number(first[k]) for k in others)
-    return not first or any(k >= len(first) or not is_number(first[k]) for k in found)
+        return not any(is_number(first[k]) for k in others)
+    return not first or any(not is_number(first[k]) for k in found)
 
 
 def _parts(

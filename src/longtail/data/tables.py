@@ -80,13 +80,16 @@ def is_number(cell: object) -> bool:
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and cells of the rows that are not empty, the header first."""
+    """Line numbers and cells of the rows that are not empty, the header first; all are as long as that."""
+    cells = 0
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            for row in reader:
-                if row:
-                    yield reader.line_num, row
+            for row in filter(None, reader):
+                cells = cells or len(row)
+                if len(row) != cells:
+                    raise csv.Error(f"cells in line {reader.line_num}: {len(row)}, in the first: {cells}")
+                yield reader.line_num, row
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
         raise InputError(f"{path} cannot be read as CSV: {reason(error)}") from None
 
@@ -120,8 +123,6 @@ def csv_table(path: Path, *, label_column: Any = None, split_column: Any = None,
     places = {name: header.index(name) for name in used}
     values, labels, splits = array("d"), [], []
     for line, row in rows:
-        if len(row) != len(header):
-            raise InputError(f"{path}, line {line}: {len(row)} cells where the header has {len(header)}")
         values.extend(_numbers(path, line, row, places))
         if not row[at_label]:
             raise InputError(f"{path}, line {line}: column {label!r} is empty")
@@ -135,10 +136,9 @@ def _numbers(path: Path, line: int, row: Sequence[str], places: Mapping[str, int
     """The cells of a CSV's row that are features, by their names and places."""
     try:
         return [float(row[k]) for k in places.values()]
-    except (ValueError, IndexError):
-        cells = {name: row[k] if k < len(row) else "" for name, k in places.items()}
-        name = next(name for name, cell in cells.items() if not is_number(cell))
-        raise InputError(f"{path}, line {line}: {_not_a_number(name, cells[name])}") from None
+    except ValueError:
+        name = next(name for name, k in places.items() if not is_number(row[k]))
+        raise InputError(f"{path}, line {line}: {_not_a_number(name, row[places[name]])}") from None
 
 
 def parquet_table(path: Path, *, label_column: Any = None, split_column: Any = None, columns: Any = None) -> Source:

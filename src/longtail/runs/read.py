@@ -229,7 +229,7 @@ def _raw_runs(place: Path) -> Iterator[tuple[Path, dict[str, Any] | UnreadableEr
     except (OSError, ValueError) as error:
         yield place, UnreadableError(place, f"it cannot be read ({str(error).splitlines()[0]})")
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.rstrip("\n").split("\n"), 1):  # a name may hold what else splits lines
         row = mapping_or_none(line) or {}
         if isinstance(name := row.get("run"), str):
             yield place / name, {k: v for k, v in row.items() if k not in ("format", "run")}
