@@ -131,7 +131,7 @@ def test_new_rows_are_found_by_the_names_of_their_columns(tmp_path):
     (tmp_path / "bare.csv").write_text("1,2\n3,4\n")
     assert features(tmp_path / "bare.csv", ["height", "weight"]).tolist() == [[1, 2], [3, 4]]
     (tmp_path / "shifted.csv").write_text("height,weight\n1,5,2\n")  # a decimal comma
-    with pytest.raises(InputError, match="shifted.csv cannot be read as CSV: cells in line 2: 3, in the first: 2"):
+    with pytest.raises(InputError, match=r"shifted\.csv cannot be read as CSV: cells in line 2: 3, in the first: 2"):
         features(tmp_path / "shifted.csv", ["height", "weight"])
 
 
