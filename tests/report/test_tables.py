@@ -11,7 +11,7 @@ import pytest
 from fake_runs import SMALL, edit, make_run
 from longtail.evaluate.accuracy import Spread
 from longtail.report import claims, paper, tables
-from longtail.report.comparison import noise
+from longtail.report.comparison import noise, pair, reference_head
 from longtail.report.document import Table
 from longtail.report.grouping import datasets
 from longtail.runs.read import find
@@ -308,6 +308,21 @@ def test_what_longer_training_brings_is_said_where_methods_were_compared_at_two_
     assert list(rows) == ["CE", "ELM"]
     long, short = sets
     assert rows["ELM"] == [short.plain("elm")[0].balanced, long.plain("elm")[0].balanced]
+
+
+def test_a_longer_run_of_one_method_has_its_column_and_moves_no_comparison(tmp_path):
+    for method in ("ce", "logadj", "elm"):
+        make_run(tmp_path / method, method, data="cifar10-lt")
+    (data,) = read(tmp_path)
+    head, compared = reference_head(data), [group.label for group in pair(data, "elm", "logadj")]
+    assert head == data.plain("logadj")[0].accuracy("head").mean
+    make_run(tmp_path / "longer", "logadj", data="cifar10-lt", epochs=6, seed=7, tight=0.2)
+    (data,) = read(tmp_path)
+    assert data.plain("logadj")[1].accuracy("head").mean != head
+    assert (reference_head(data), [group.label for group in pair(data, "elm", "logadj")]) == (head, compared)
+    (table,) = tables.lengths([data])
+    assert [*table.columns[1:], table.rows[0][0]] == ["3 epochs, fp32", "6 epochs, fp32", "LogAdj"]
+    assert table.rows[0][1:] == [group.balanced for group in data.plain("logadj")]
 
 
 def test_another_learning_rate_is_no_length_of_training(tmp_path):

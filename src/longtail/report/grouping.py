@@ -244,9 +244,10 @@ class DataSet:
         return list(best.values())
 
     def plain(self, method: str) -> list[Group]:
-        """The groups of a method with no knob changed; most epochs first, then most seeds."""
+        """The groups of a method with no knob changed: what is comparable first, then most epochs, then most seeds."""
         found = [g for g in self.groups if g.method == method and not g.changed]
-        return sorted(found, key=lambda g: (-(g.first.epochs or 0), -len(g.runs)))
+        usual = {id(group) for group in self.comparable}
+        return sorted(found, key=lambda g: (id(g) not in usual, -(g.first.epochs or 0), -len(g.runs)))
 
 
 def _all_but(knob: str, group: Group) -> list[Any]:

@@ -381,18 +381,23 @@ def command(run: Run) -> str:
 
 
 def lengths(sets: Sequence[DataSet]) -> Iterator[Table]:
-    """What longer training brings: a table for each data set whose methods were compared at several lengths."""
+    """What longer training brings: a table for each data set of which methods were run at several lengths."""
     scaled = ("epochs", "precision", "recipe warmup_epochs", "recipe milestones")
     note = (
         "Balanced test accuracy in per cent; ± is the standard deviation over seeds, if there are several. The recipe "
         "is the same, warm-up and milestones in proportion; a different precision comes on top of the length."
     )
+
+    def rest(group: Group) -> dict[str, object]:
+        return {k: v for k, v in circumstances(group.first).items() if k not in scaled}
+
     for same in gather(sets, lambda data: data_identity(data.first)):
-        rest = [{k: v for k, v in circumstances(d.comparable[0].first).items() if k not in scaled} for d in same]
-        alike = [data.comparable for data, other in zip(same, rest) if other == rest[0]]
-        found = sorted(alike, key=lambda groups: groups[0].first.epochs or 0)
+        alike = [g for data in same for g in data.groups if rest(g) == rest(same[0].comparable[0])]
+        alike.sort(key=lambda g: g.first.epochs or 0)
+        found = gather(alike, lambda g: [g.first.epochs, g.first.precision])
         by_name = [{group.name: group.balanced for group in groups} for groups in found]
-        names = [g.name for g in found[-1] if any(g.name in earlier for earlier in by_name[:-1])]
+        called = dict.fromkeys(group.name for data in same for group in data.groups)
+        names = [name for name in called if sum(name in row for row in by_name) > 1]
         if names:
             columns = ["Method", *(f"{g[0].first.epochs} epochs, {g[0].first.precision}" for g in found)]
             rows: list[list[Cell]] = [[name, *(row.get(name, "not run") for row in by_name)] for name in names]
