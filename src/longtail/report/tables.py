@@ -26,8 +26,7 @@ def laboratory(data: DataSet, noise: str) -> list[Table]:
 
 def table_of(data: DataSet, kind: str, title: str, rows: Iterable[Cells], note: str) -> Table | None:
     """A table of a data set; None without rows."""
-    rows = list(rows)
-    return Table.of(f"{kind}-{data.slug}", title, rows, note) if rows else None
+    return Table.of(f"{kind}-{data.slug}", title, found, note) if (found := list(rows)) else None
 
 
 def _by_part(data: DataSet, value: Callable[[str], Cell]) -> Cells:
@@ -387,17 +386,14 @@ def lengths(sets: Sequence[DataSet]) -> Iterator[Table]:
         "Balanced test accuracy in per cent; ± is the standard deviation over seeds, if there are several. The recipe "
         "is the same, warm-up and milestones in proportion; a different precision comes on top of the length."
     )
-
-    def rest(group: Group) -> dict[str, object]:
-        return {k: v for k, v in circumstances(group.first).items() if k not in scaled}
-
     for same in gather(sets, lambda data: data_identity(data.first)):
-        alike = [g for data in same for g in data.groups if rest(g) == rest(same[0].comparable[0])]
-        alike.sort(key=lambda g: g.first.epochs or 0)
+        groups = [group for data in same for group in data.groups]
+        rest = [{k: v for k, v in circumstances(g.first).items() if k not in scaled} for g in groups]
+        usual = rest[groups.index(same[0].comparable[0])]
+        alike = sorted((g for g, other in zip(groups, rest) if other == usual), key=lambda g: g.first.epochs or 0)
         found = gather(alike, lambda g: [g.first.epochs, g.first.precision])
-        by_name = [{group.name: group.balanced for group in groups} for groups in found]
-        called = dict.fromkeys(group.name for data in same for group in data.groups)
-        names = [name for name in called if sum(name in row for row in by_name) > 1]
+        by_name = [{group.name: group.balanced for group in column} for column in found]
+        names = [name for name in dict.fromkeys(g.name for g in groups) if sum(name in row for row in by_name) > 1]
         if names:
             columns = ["Method", *(f"{g[0].first.epochs} epochs, {g[0].first.precision}" for g in found)]
             rows: list[list[Cell]] = [[name, *(row.get(name, "not run") for row in by_name)] for name in names]
