@@ -302,7 +302,7 @@ def test_what_longer_training_brings_is_said_where_methods_were_compared_at_two_
             )
     make_run(tmp_path / "short-only", "logadj", epochs=3, recipe={"milestones": [3]})
     sets = read(tmp_path)
-    (table,) = tables.lengths(sets)
+    (table,) = tables.trainings(sets)
     assert table.columns == ["Method", "3 epochs, fp32", "6 epochs, fp32"]
     rows = {row[0]: row[1:] for row in table.rows}
     assert list(rows) == ["CE", "ELM"]
@@ -320,18 +320,25 @@ def test_a_longer_run_of_one_method_has_its_column_and_moves_no_comparison(tmp_p
     (data,) = read(tmp_path)
     assert data.plain("logadj")[1].accuracy("head").mean != head
     assert (reference_head(data), [group.label for group in pair(data, "elm", "logadj")]) == (head, compared)
-    (table,) = tables.lengths([data])
+    (table,) = tables.trainings([data])
     assert [*table.columns[1:], table.rows[0][0]] == ["3 epochs, fp32", "6 epochs, fp32", "LogAdj"]
     assert table.rows[0][1:] == [group.balanced for group in data.plain("logadj")]
 
 
-def test_another_learning_rate_is_no_length_of_training(tmp_path):
-    for lr in (0.1, 0.2):
-        for method in ("ce", "elm"):
-            make_run(tmp_path / f"{method}-{lr}", method, recipe={"lr": lr})
+def test_methods_by_ways_of_training_name_what_differs_and_leave_a_cell_for_what_was_not_run(tmp_path):
+    for method in ("ce", "logadj", "elm"):
+        make_run(tmp_path / method, method, seed=1)
+    for method in ("ce", "elm"):
+        make_run(tmp_path / f"{method}-lr", method, recipe={"lr": 0.2})
+    make_run(tmp_path / "strong", "elm", epochs=6, recipe={"name": "strong", "ema": 0.9, "augment": "crop"})
+    make_run(tmp_path / "longer", "logadj", epochs=6)
     sets = read(tmp_path)
     assert [data.title for data in sets] == ["digits-lt", "digits-lt (lr 0.2)"]
-    assert list(tables.lengths(sets)) == []
+    (table,) = tables.trainings(sets)
+    ways = ["3 epochs, fp32", "6 epochs, fp32", "3 epochs, fp32, lr 0.2", "6 epochs, fp32, recipe strong"]
+    assert table.columns == ["Method", *ways]
+    run = [[cell != "not run" for cell in row[1:]] for row in table.rows]
+    assert run == [[True, False, True, False], [True, True, False, False], [True, False, True, True]]  # ce, logadj, elm
 
 
 def test_the_commonest_mistakes_are_means_over_seeds(tmp_path):

@@ -282,8 +282,8 @@ def datasets(runs: Sequence[Run], limits: tuple[int, int] | None = None) -> list
         found += [DataSet(first.data, title + said, _groups(some, parts), parts) for said, some in _comparisons(same)]
     known = list(paper.DATASETS)
     found.sort(key=lambda d: (known.index(d.name) if d.name in known else len(known), d.title))
-    numbers = _numbers([data.slug for data in found])  # titles name files and anchors, so no two may become one
-    return [replace(data, title=data.title + number) for data, number in zip(found, numbers)]
+    titles = numbered([data.title for data in found], slug)  # they name files and anchors, so no two may become one
+    return [replace(data, title=title) for data, title in zip(found, titles)]
 
 
 def _title(run: Run) -> str:
@@ -301,9 +301,10 @@ def slug(title: str) -> str:
     return "-".join(part for part in kept.split("-") if part) or "data"
 
 
-def _numbers(names: list[str]) -> list[str]:
-    """What tells equal names apart: `` #1``, `` #2``; nothing for a name that is there once."""
-    return [f" #{names[:i].count(name) + 1}" if names.count(name) > 1 else "" for i, name in enumerate(names)]
+def numbered(names: list[str], key: Callable[[str], str] = str) -> list[str]:
+    """The names, those of equal keys told apart: `` #1``, `` #2``."""
+    keys = [key(name) for name in names]
+    return [f"{n} #{keys[:i].count(keys[i]) + 1}" if keys.count(keys[i]) > 1 else n for i, n in enumerate(names)]
 
 
 def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
@@ -319,7 +320,7 @@ def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     others = [run for same in alike if same not in compared for run in same]
     compared.sort(key=lambda same: (-(same[0].epochs or 0), -len(same)))
     first = compared[0][0]
-    said = ["", *(f" ({', '.join(_differences(same[0], [first]))})" for same in compared[1:])]
+    said = ["", *(f" ({', '.join(differences(same[0], [first]))})" for same in compared[1:])]
     for run in others:
         next((same for same in compared if same[0].epochs == run.epochs), compared[0]).append(run)
     return list(zip(said, compared))
@@ -345,8 +346,8 @@ def _groups(runs: list[Run], parts: Parts) -> list[Group]:
     labels = []
     for group in groups:
         others = [alike[0].first] if usual else [g.first for g in groups if g.name == group.name]
-        labels.append(" · ".join([group.name, *_differences(group.first, others)]))
-    return [replace(g, label=label + number) for g, label, number in zip(groups, labels, _numbers(labels))]
+        labels.append(" · ".join([group.name, *differences(group.first, others)]))
+    return [replace(group, label=label) for group, label in zip(groups, numbered(labels))]
 
 
 def _later_knobs(runs: list[Run]) -> set[str]:
@@ -356,7 +357,7 @@ def _later_knobs(runs: list[Run]) -> set[str]:
     return {name for name in names - changed if any(name not in run.knobs for run in runs)}
 
 
-def _differences(run: Run, others: list[Run]) -> list[str]:
+def differences(run: Run, others: list[Run]) -> list[str]:
     """In which circumstances a run differs from any of the others, in words."""
     if not run.recipe:
         return []  # predictions from elsewhere say nothing of how they were made

@@ -41,7 +41,7 @@ def make(found: Found, *, limits: tuple[int, int] | None = None, paper_claims: b
     sets = datasets(found.runs, limits)
     looks = gallery.looks_for(sets)
     of_data = [_data_section(data, looks, paper_claims or data.published) for data in sets]
-    general = [*tables.inventory(sets, found.skipped), *tables.lengths(sets)]
+    general = [*tables.inventory(sets, found.skipped), *tables.trainings(sets)]
     if paper_claims or any(data.published for data in sets):
         general += [claims.table1(), claims.coverage(sets)]
     runs, groups = len(found.runs), sum(len(data.groups) for data in sets)

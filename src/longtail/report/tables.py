@@ -12,7 +12,7 @@ from ..runs.schema import GroupAccuracy
 from . import paper
 from .comparison import at_head, reference_head
 from .document import Cell, Cells, Table
-from .grouping import DataSet, Group, gather
+from .grouping import DataSet, Group, differences, gather, numbered
 
 
 def laboratory(data: DataSet, noise: str) -> list[Table]:
@@ -379,22 +379,21 @@ def command(run: Run) -> str:
     return shlex.join([*words, "--precision", run.precision] if run.precision else words)
 
 
-def lengths(sets: Sequence[DataSet]) -> Iterator[Table]:
-    """What longer training brings: a table for each data set of which methods were run at several lengths."""
-    scaled = ("epochs", "precision", "recipe warmup_epochs", "recipe milestones")
-    note = (
-        "Balanced test accuracy in per cent; ± is the standard deviation over seeds, if there are several. The recipe "
-        "is the same, warm-up and milestones in proportion; a different precision comes on top of the length."
-    )
+def trainings(sets: Sequence[DataSet]) -> Iterator[Table]:
+    """Method × training: a table for each data set of which a method was trained in several ways, longer for one."""
+    note = "Balanced test accuracy in per cent, ± over seeds. Warm-up and milestones are in proportion to the epochs."
     for same in gather(sets, lambda data: data_identity(data.first)):
-        groups = [group for data in same for group in data.groups]
-        rest = [{k: v for k, v in circumstances(g.first).items() if k not in scaled} for g in groups]
-        usual = rest[groups.index(same[0].comparable[0])]
-        alike = sorted((g for g, other in zip(groups, rest) if other == usual), key=lambda g: g.first.epochs or 0)
-        found = gather(alike, lambda g: [g.first.epochs, g.first.precision])
-        by_name = [{group.name: group.balanced for group in column} for column in found]
+        usual = same[0].comparable[0].first
+        groups = [group for data in same for group in data.groups if group.first.recipe]
+        ways = [(_way(alike[0].first, usual), alike) for alike in gather(groups, lambda g: circumstances(g.first))]
+        ways.sort(key=lambda way: (len(way[0]), way[1][0].first.epochs or 0))
+        by_name = [{group.name: group.balanced for group in alike} for _, alike in ways]
         names = [name for name in dict.fromkeys(g.name for g in groups) if sum(name in row for row in by_name) > 1]
         if names:
-            columns = ["Method", *(f"{g[0].first.epochs} epochs, {g[0].first.precision}" for g in found)]
+            columns = ["Method", *numbered([", ".join(said) for said, _ in ways])]
             rows: list[list[Cell]] = [[name, *(row.get(name, "not run") for row in by_name)] for name in names]
-            yield Table(f"lengths-{same[0].slug}", f"{same[0].title} by length of training", columns, rows, note)
+            yield Table(f"trainings-{same[0].slug}", f"{same[0].title} by way of training", columns, rows, note)
+
+
+def _way(run: Run, usual: Run) -> list[str]:
+    return list(dict.fromkeys([f"{run.epochs} epochs", run.precision, *differences(run, [usual])]))
