@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fake_runs import SMALL, edit, make_run
+from longtail.errors import InputError
 from longtail.evaluate.accuracy import Spread
 from longtail.report import claims, paper, tables
 from longtail.report.comparison import noise, pair, reference_head
@@ -127,6 +128,18 @@ def test_some_columns_and_rows_of_a_table():
     table = Table("t", "T", ["Method", "x", "y"], [["a", 1, 2], ["b", 3, 4]], "a note")
     part = table.pick(columns=["Method", "y"], rows=["b"])
     assert (part.columns, part.rows) == (["Method", "y"], [["b", 4]])
+    for asked, said in (({"columns": ["z"]}, "unknown column 'z'"), ({"rows": ["c"]}, "unknown row 'c'")):
+        with pytest.raises(InputError, match=said):
+            table.pick(**asked)
+
+
+def test_the_circumstances_of_half_of_the_groups_need_no_name(tmp_path):
+    for method in ("ce", "elm"):
+        make_run(tmp_path / method, method)
+    for lr in (0.2, 0.3):
+        make_run(tmp_path / f"{lr}", "elm", recipe={"lr": lr})
+    (data,) = read(tmp_path)
+    assert sorted(group.label for group in data.groups) == ["CE", "ELM", "ELM · lr 0.2", "ELM · lr 0.3"]
 
 
 def test_marks_get_a_column_of_their_own_in_csv(cifar10):

@@ -23,7 +23,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from .._version import __version__
-from ..errors import InputError, RunError
+from ..errors import InputError, RunError, one_of
 from ..evaluate.accuracy import Spread
 from . import figures, paper
 from .paper import Number
@@ -100,9 +100,9 @@ class Table:
 
     def pick(self, columns: Sequence[str] = (), rows: Sequence[str] = ()) -> Table:
         """Some columns and some rows (by their first cell) of the table, in the order given, without its note."""
-        kept = [self.columns.index(name) for name in columns or self.columns]
+        kept = [self.columns.index(one_of("column", name, self.columns)) for name in columns or self.columns]
         by_name = {text(row[0]): row for row in self.rows}
-        chosen = [by_name[name] for name in rows] if rows else self.rows
+        chosen = [by_name[one_of("row", name, by_name)] for name in rows] if rows else self.rows
         picked = [[row[i] for i in kept] for row in chosen]
         return replace(self, columns=[self.columns[i] for i in kept], rows=picked, note="")
 

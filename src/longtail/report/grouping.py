@@ -329,8 +329,8 @@ def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
 def _groups(runs: list[Run], parts: Parts) -> list[Group]:
     """The configurations; a label says of groups of one name in what circumstances they differ.
 
-    Where most groups are a comparison with all else equal, those keep their short labels and the others say what is
-    different about them.
+    Where half of the groups or more are a comparison with all else equal, those keep their short labels and the others
+    say what is different about them.
     """
     groups = []
     for peers in gather(runs, lambda run: run.method):
@@ -342,7 +342,7 @@ def _groups(runs: list[Run], parts: Parts) -> list[Group]:
             groups.append(Group("", same, changed, parts))
     groups.sort(key=lambda g: (_ORDER.index(g.method) if g.method in _ORDER else len(_ORDER), g.method, g.name))
     alike = _most_alike(groups)
-    usual = len(alike) > len(groups) / 2 and len({group.method for group in alike}) > 1
+    usual = len(alike) >= len(groups) / 2 and len({group.method for group in alike}) > 1
     labels = []
     for group in groups:
         others = [alike[0].first] if usual else [g.first for g in groups if g.name == group.name]
