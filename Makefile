@@ -2,6 +2,8 @@
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+# Most of what is installed is never imported: what is, Python compiles as it needs it
+PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: install demo test check bench docs test-heavy test-lowest dist clean
 
@@ -10,8 +12,8 @@ install: $(STAMP)
 # torch first and pinned: left to itself pip may bring gigabytes of CUDA packages
 $(STAMP): pyproject.toml constraints.txt
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PYTHON) $(PIP) -c constraints.txt torch
+	$(PYTHON) $(PIP) -c constraints.txt -e '.[dev]'
 	touch $@
 
 demo: $(STAMP)
@@ -30,7 +32,7 @@ bench: $(STAMP)
 	for b in losses data train diagnostics; do $(PYTHON) benchmarks/$$b.py || exit 1; done
 
 $(VENV)/.docs: $(STAMP)
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(PYTHON) $(PIP) -c constraints.txt -e '.[docs]'
 	touch $@
 
 docs: $(VENV)/.docs
@@ -41,8 +43,8 @@ HEAVY ?= .venv-heavy
 
 $(HEAVY)/.installed: pyproject.toml constraints.txt
 	python3 -m venv $(HEAVY)
-	$(HEAVY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(HEAVY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,heavy]'
+	$(HEAVY)/bin/python $(PIP) -c constraints.txt torch
+	$(HEAVY)/bin/python $(PIP) -c constraints.txt -e '.[dev,heavy]'
 	touch $@
 
 test-heavy: $(HEAVY)/.installed
@@ -56,8 +58,8 @@ TESTS ?= tests
 $(LOWEST)/.installed: pyproject.toml constraints.txt .ci/lowest.py
 	python3 -m venv $(LOWEST)
 	(cat constraints.txt; python3 .ci/lowest.py) > $(LOWEST)/lowest.txt
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/lowest.txt torch
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/lowest.txt -e '.[dev]'
+	$(LOWEST)/bin/python $(PIP) -c $(LOWEST)/lowest.txt torch
+	$(LOWEST)/bin/python $(PIP) -c $(LOWEST)/lowest.txt -e '.[dev]'
 	touch $@
 
 test-lowest: $(LOWEST)/.installed
@@ -69,10 +71,10 @@ DIST ?= .venv-dist
 dist: $(STAMP)
 	rm -rf dist $(DIST)
 	python3 -m venv $(DIST)
-	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check build
+	$(DIST)/bin/python $(PIP) build
 	$(DIST)/bin/python -m build --outdir dist .
-	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	$(DIST)/bin/python $(PIP) -c constraints.txt torch
+	$(DIST)/bin/python $(PIP) -c constraints.txt dist/*.whl
 	cd $(DIST) && bin/longtail --version && bin/longtail train elm --epochs 1 --out run && bin/longtail report run --out page
 	LONGTAIL_DIST=dist $(PYTHON) -m pytest tests/test_dist.py
 	rm -rf $(DIST)
