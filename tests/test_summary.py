@@ -133,6 +133,13 @@ def test_tsne_is_bounded_and_can_be_left_out(made):
     assert summary.summarise(p, N, tsne=False)["diagnostics"]["tsne"] is None
 
 
+@pytest.mark.parametrize(("n", "mapped"), [(90, False), (91, True)])
+def test_no_tsne_of_fewer_points_than_its_perplexity_needs(n, mapped):
+    p = predictions()
+    few = replace(p, train=Part(p.train.logits[:n], p.train.labels[:n], p.train.embeddings[:n]))
+    assert (summary.summarise(few, N)["diagnostics"]["tsne"] is not None) == mapped
+
+
 def test_planar_embeddings_are_kept():
     s = summary.summarise(predictions(k=2), N, tsne=False)
     flat = s["diagnostics"]["embeddings2d"]["train"]

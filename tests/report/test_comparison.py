@@ -15,6 +15,7 @@ from longtail.report.comparison import (
     accuracy_difference,
     half_width,
     holm,
+    mean,
     mean_error,
     pair,
     paired_source,
@@ -61,6 +62,36 @@ def test_no_verdict_from_chance_alone():
                     false += abs(gap) > quantile[source.freedom] * source.error
                 # 5 % and what so many trials may add by chance, once in a thousand
                 assert false <= stats.binom.ppf(0.999, trials, 0.05), (first, second, ratio, false / trials)
+
+
+def test_the_mean_of_several_differences_covers_the_truth():
+    """Four amounts of three seeds, whose spreads differ, and one test set that all of them share."""
+    rng = np.random.default_rng(0)
+    trials, missed, narrower = 1000, 0, 0
+    for _ in range(trials):
+        of_test = rng.normal(scale=0.3)
+        found = []
+        for spread in (0.2, 0.5, 1.0, 1.0):
+            gaps = 1 + of_test + rng.normal(scale=spread, size=3)
+            found.append(Difference(gaps.mean(), (paired_source(gaps), Source(0.3)), tuple(gaps), 3, ""))
+        half = half_width(mean(found).sources)
+        missed += abs(mean(found).value - 1) > half
+        narrower += half < np.mean([half_width(d.sources) for d in found])
+    assert missed <= stats.binom.ppf(0.999, trials, 0.05)
+    assert narrower > 0.95 * trials
+
+
+def test_the_mean_of_several_by_hand():
+    one = Difference(0.02, (Source(0.01, 2), Source(0.003)), (0.01, 0.03), 2, "")
+    two = Difference(0.04, (Source(0.02, 4), Source(0.005)), (0.04,), 2, "")
+    whole = mean([one, two])
+    of_seeds, of_test = whole.sources
+    assert (whole.value, whole.by_seed) == (pytest.approx(0.03), (0.01, 0.03, 0.04))
+    assert of_seeds.error == pytest.approx(np.sqrt(0.01**2 + 0.02**2) / 2)
+    assert of_seeds.freedom == pytest.approx((0.01**2 + 0.02**2) ** 2 / (0.01**4 / 2 + 0.02**4 / 4))
+    assert (of_test.error, of_test.freedom) == (pytest.approx(0.004), np.inf)
+    assert mean([one, Difference(0.04, (Source(0.005),), (), 1, "")]) is None
+    assert mean([]) is None
 
 
 @pytest.mark.parametrize("sizes", [[30, 20, 14, 10, 7, 5, 4, 2], [20, *[1] * 9], [30, 10, 3, 2, 1, 1, 1, 1]])

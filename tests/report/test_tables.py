@@ -300,10 +300,11 @@ def test_what_was_run_counts_the_papers_data_and_seeds_of_one_configuration(tmp_
     for i, epochs in enumerate((3, 4)):
         run = make_run(tmp_path / f"{i}", "ce", data="cifar10-lt", counts=(5,) * 10, epochs=epochs, test_each=2)
         edit(run, "split.json", counts=counts)
+        edit(run, "config.json", model=("resnet32", "resnet20")[i])
     make_run(tmp_path / "milder", "elm", data="cifar10-lt", counts=SMALL, options={"ratio": 33})
     rows = claims.coverage(datasets(find([tmp_path]).runs)).rows
     column = {str(row[0]): row[1] for row in rows}
-    assert column["Cross-entropy (CE)"] == "1 seed (4 epochs), 1 seed (3 epochs)"
+    assert column["Cross-entropy (CE)"] == "1 seed (4 epochs, resnet20), 1 seed (3 epochs)"
     assert column["ELM (proposed, one-stage)"] == "not run"
 
 

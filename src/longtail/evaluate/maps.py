@@ -12,6 +12,7 @@ from ..counts import ClassCounts
 from .predictions import Part
 
 _POINTS_2D = 2000
+_PERPLEXITY = 30
 
 
 def maps(train: Part | None, counts: ClassCounts, seed: int, tsne: bool | str) -> dict[str, Any]:
@@ -53,16 +54,15 @@ def tsne_map(embeddings: Tensor, labels: Tensor, counts: ClassCounts, *, seed: i
         classes += [mine[int(i * step)] for i in range(min(5, len(mine)))]
     chosen = _sample(labels, classes, most, seed)
     x = embeddings[chosen].double().cpu()
-    if len(chosen) < 10 or float(x.var(0).sum()) == 0:
+    if len(chosen) <= 3 * _PERPLEXITY or float(x.var(0).sum()) == 0:
         return None
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
     # A start from the leading components and a single thread make the map the same on every run. Half of the 500 steps
     # are t-SNE's early exaggeration: with fewer, every class would look compact.
-    perplexity = min(30.0, (len(chosen) - 1) / 3)
     init = _leading(x)
-    solver = TSNE(perplexity=perplexity, init=init, learning_rate="auto", max_iter=500, random_state=seed, n_jobs=1)
+    solver = TSNE(perplexity=_PERPLEXITY, init=init, learning_rate="auto", max_iter=500, random_state=seed, n_jobs=1)
     with threadpool_limits(1):
         found = solver.fit_transform(x.numpy().astype(np.float32))
     return _points(torch.from_numpy(found), labels[chosen])

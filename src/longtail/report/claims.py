@@ -348,14 +348,15 @@ def coverage(sets: Sequence[DataSet]) -> Table:
     """The methods of the paper's Table 2 by data set: how many seeds of each were run, or that none was."""
 
     def seeds(method: str, name: str) -> str:
-        most: dict[int, int] = {}  # by length: one seed at two lengths is not two seeds
+        most: dict[tuple[int, str], int] = {}  # by length and network: one seed at two lengths is not two seeds
         for group in (g for d in sets if d.name == name and d.published for g in d.groups):
             if group.method == method and not group.changed:
-                epochs = group.first.epochs or 0
-                most[epochs] = max(most.get(epochs, 0), len(group.runs))
+                other = "" if group.first.model == paper.TABLE3[name].model else f", {group.first.model}"
+                way = (group.first.epochs or 0, other)
+                most[way] = max(most.get(way, 0), len(group.runs))
         said = [
-            f"{n} seed{'' if n == 1 else 's'}" + (f" ({epochs} epochs)" if len(most) > 1 else "")
-            for epochs, n in sorted(most.items(), reverse=True)
+            f"{n} seed{'' if n == 1 else 's'}" + (f" ({epochs} epochs{other})" if other or len(most) > 1 else "")
+            for (epochs, other), n in sorted(most.items(), reverse=True)
         ]
         return ", ".join(said) or "not run"
 

@@ -189,6 +189,25 @@ def accuracy_difference(first: Group, second: Group, part: str = "balanced") -> 
     return difference(first, second, lambda run: first.parts.accuracy(run, part), how, *sources)
 
 
+def mean(differences: Sequence[Difference]) -> Difference | None:
+    """The mean of differences whose trainings are independent and whose test samples are the same.
+
+    Errors of seeds add up in squares, with Satterthwaite's degrees of freedom; those of test samples, as if all were
+    wrong in the same direction, do not cancel at all. None where the spread of seeds is not known of every one.
+    """
+    seeds = [s for d in differences for s in d.sources if not math.isinf(s.freedom)]
+    if len(seeds) < len(differences) or not seeds:
+        return None
+    squares = [(s.error**2, s.freedom) for s in seeds]
+    whole = math.fsum(v for v, _ in squares)
+    freedom = min(f for _, f in squares) if whole == 0 else whole**2 / math.fsum(v**2 / f for v, f in squares)
+    n = len(differences)
+    test = math.fsum(s.error for d in differences for s in d.sources if math.isinf(s.freedom)) / n
+    by_seed = tuple(gap for d in differences for gap in d.by_seed)
+    sources = (Source(math.sqrt(whole) / n, freedom), Source(test))
+    return Difference(fmean(d.value for d in differences), sources, by_seed, len(by_seed), "the mean of several")
+
+
 def accuracy_error(group: Group, part: str = "balanced") -> float | None:
     """Half of the 95 % interval of a group's mean accuracy, over test samples and, where there are several, seeds."""
     test = _class_error(group, part)

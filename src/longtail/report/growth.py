@@ -1,4 +1,4 @@
-"""What one method adds to another as the data grow: amounts of one data set that were run with all else equal."""
+"""What one method adds to another as the data grow: amounts of one data set on which they were trained alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.ticker import NullFormatter
 
 from ..runs.read import circumstances
 from . import paper
-from .comparison import Difference, accuracy_difference, half_width, pair
+from .comparison import Difference, accuracy_difference, half_width, mean, pair
 from .document import Cells, Picture, Section, Table
 from .figures import ZERO, Style, finish, make_panels, styled
 from .grouping import DataSet, Group, gather, slug
@@ -45,19 +45,25 @@ def _section(amounts: Sequence[Amount], looks: dict[str, Style]) -> Section:
     def row(amount: Amount) -> Cells:
         data, both, gain = amount
         means: Cells = {group.name: group.balanced for group in reversed(both)}
-        return {"Training samples": data.counts.total, **means, name: gain.points(), "Seeds": gain.seeds}
+        classes = f"{int(data.counts.n.max())} to {int(data.counts.n.min())}"
+        samples: Cells = {"Training samples": data.counts.total, "Of a class": classes}
+        return {**samples, **means, name: gain.points(), "Seeds": gain.seeds}
 
     note = (
         "Balanced test accuracy in per cent; the interval of a difference is 95 %, over test samples and, where there "
-        "are several, seeds."
+        "are several, seeds; that of the mean takes test samples for the same at every amount, seeds for others."
     )
     caption = (
-        f"{name} on {data} by the amount of training data, all else equal, in points of balanced test accuracy; "
+        f"{name} on {data} by the amount of training data, trained alike, in points of balanced test accuracy; "
         "whiskers are 95 % intervals over test samples and seeds, not known for a single seed; dots are seeds."
     )
     sizes, gains = [data.counts.total for data, _, _ in amounts], [gain for _, _, gain in amounts]
     make = partial(curve, sizes, gains, looks[both[0].label], f"{name} (points)", data)
-    table = Table.of(file, title, map(row, amounts), note)
+    rows = [*map(row, amounts)]
+    if (whole := mean(gains)) is not None:
+        cells: Cells = {"Training samples": "mean", name: whole.points(), "Seeds": whole.seeds}
+        rows.append(dict.fromkeys(rows[0]) | cells)
+    table = Table.of(file, title, rows, note)
     return Section(f"section-{file}", title, [Picture(file, caption, make), table])
 
 
