@@ -40,7 +40,11 @@ def test_a_row_for_every_amount_the_fewest_first(tmp_path):
     assert last[:4] == ["mean", None, None, None]
     assert last[4].startswith(f"{100 * mean:+.2f} points [")
     assert last[4].endswith("of 6 seeds")
-    assert last[5] == 6
+    assert table.columns[5:] == ["in the head", "in the torso", "in the tail", "Seeds"]
+    for part in (5, 6, 7):
+        mean = sum(float(row[part]) for row in table.rows[:3]) / 3
+        assert float(last[part].split()[0]) == pytest.approx(mean, abs=0.01)
+    assert last[8] == 6
     (picture,) = (p for p in report.pictures if p.name == "sizes-elm-logadj-digits-lt")
     (axes,) = picture.make().axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["28", "56", "112"]

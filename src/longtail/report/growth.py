@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from ..counts import GROUPS
 from ..runs.read import circumstances
 from . import paper
 from .comparison import Difference, accuracy_difference, half_width, mean, pair
@@ -47,11 +49,13 @@ def _section(amounts: Sequence[Amount], looks: dict[str, Style]) -> Section:
         means: Cells = {group.name: group.balanced for group in reversed(both)}
         classes = f"{int(data.counts.n.max())} to {int(data.counts.n.min())}"
         samples: Cells = {"Training samples": data.counts.total, "Of a class": classes}
-        return {**samples, **means, name: gain.points(), "Seeds": gain.seeds}
+        parts: Cells = {title: f"{100 * d.value:+.2f}" if d else None for title, d in _by_part(both).items()}
+        return {**samples, **means, name: gain.points(), **parts, "Seeds": gain.seeds}
 
     note = (
         "Balanced test accuracy in per cent; the interval of a difference is 95 %, over test samples and, where there "
-        "are several, seeds; that of the mean takes test samples for the same at every amount, seeds for others."
+        "are several, seeds; that of the mean takes test samples for the same at every amount, seeds for "
+        "others, and is over those amounts whose groups have classes."
     )
     caption = (
         f"{name} on {data} by the amount of training data, trained alike, in points of balanced test accuracy; "
@@ -62,9 +66,17 @@ def _section(amounts: Sequence[Amount], looks: dict[str, Style]) -> Section:
     rows = [*map(row, amounts)]
     if (whole := mean(gains)) is not None:
         cells: Cells = {"Training samples": "mean", name: whole.points(), "Seeds": whole.seeds}
+        by_amount = [_by_part(both) for _, both, _ in amounts]
+        for title in by_amount[0]:
+            of_part = mean([gain for parts in by_amount if (gain := parts[title]) is not None])
+            cells[title] = replace(of_part, by_seed=()).text(100) if of_part else None
         rows.append(dict.fromkeys(rows[0]) | cells)
     table = Table.of(file, title, rows, note)
     return Section(f"section-{file}", title, [Picture(file, caption, make), table])
+
+
+def _by_part(both: tuple[Group, Group]) -> dict[str, Difference | None]:
+    return {f"in the {part}": accuracy_difference(*both, part) for part in GROUPS}
 
 
 @styled
