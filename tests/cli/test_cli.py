@@ -53,6 +53,11 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(args, message, tmp_path, long
         ("import longtail", ["torch", "sklearn", "matplotlib", "typer", "PIL"]),
         ("from longtail import ELM, ClassCounts, methods", ["sklearn", "matplotlib", "typer", "PIL", "torch._dynamo"]),
         ("import longtail.cli", ["torch", "sklearn", "matplotlib", "numpy"]),
+        (
+            "import numpy as np; from longtail.estimator import LongTailClassifier; "
+            "LongTailClassifier(epochs=1).fit(np.eye(12), np.arange(12) % 3)",
+            ["matplotlib", "typer", "PIL", "torch._dynamo"],
+        ),
     ],
 )
 def test_nothing_is_imported_for_nothing(code, absent):

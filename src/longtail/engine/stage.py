@@ -71,7 +71,7 @@ def needs_logits(objective: Objective) -> bool:
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, backbone_lr: float | None = None) -> list[dict[str, Any]]:
-    """Groups for ``torch.optim.SGD``: weights (two dimensions or more) decay; biases and batch norm do not.
+    """Groups for ``SGD``: weights (two dimensions or more) decay; biases and batch norm do not.
     ``share`` is what a group's learning rate is multiplied with: ``backbone_lr`` for parameters of a `Backbone`.
 
     Frozen parameters are left out, and so is a group that is empty.

@@ -28,6 +28,7 @@ from .forward import class_means
 from .process import Interrupted, Ranks
 from .progress import EpochSums, Progress, Watcher
 from .recipe import Recipe
+from .sgd import SGD
 from .stage import (
     Average,
     Trained,
@@ -163,10 +164,8 @@ class Trainer:
         self.net = Trained(self.model, stage.trains, self.free, needs_logits(self.objective)).to(self.device)
         if self.net.scale is not None and not begins:
             restore({"scale": self.net.scale}, self.carried)
-        self.optimizer = torch.optim.SGD(
-            parameter_groups(self.net, self.recipe.weight_decay, self.recipe.backbone_lr),
-            lr=self.recipe.lr, momentum=self.recipe.momentum, nesterov=self.recipe.nesterov,
-        )  # fmt: skip
+        groups = parameter_groups(self.net, self.recipe.weight_decay, self.recipe.backbone_lr)
+        self.optimizer = SGD(groups, self.recipe.momentum, self.recipe.nesterov)
         if goes_on:
             self._restore_momentum()
         self.average = None if self.recipe.ema is None else Average(self.net, self.recipe.ema)
@@ -273,8 +272,6 @@ class Trainer:
 
     def step(self, batch: Batch, lr: float, where: tuple[int, int, int]) -> None:
         """One step of SGD at ``where``: stage, epoch and step."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr * group["share"]
         self._seed(derive(self.seed, *where, self.ranks.rank))
         with self._precision():
             outputs = self.forward(batch.inputs)
@@ -301,11 +298,11 @@ class Trainer:
                 f"the loss is not finite in {self._where(where)}: {values}; a lower --lr may help, and the last good "
                 "checkpoint is kept"
             )
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss.backward()
         if self.recipe.clip is not None:
-            nn.utils.clip_grad_norm_([p for g in self.optimizer.param_groups for p in g["params"]], self.recipe.clip)
-        self.optimizer.step()
+            nn.utils.clip_grad_norm_(self.optimizer.parameters, self.recipe.clip)
+        self.optimizer.step(lr)
 
     def _where(self, where: tuple[int, int, int]) -> str:
         return f"step {self.at.done + 1} (stage {self.plan.stages[where[0]].name}, epoch {where[1] + 1})"
@@ -376,14 +373,14 @@ class Trainer:
             raise RunError(f"the checkpoint does not fit the {what}, it is of another run ({said})") from error
 
     def _momentum(self) -> dict[str, Tensor]:
-        found = {name: self.optimizer.state.get(p, {}) for name, p in self.net.named_parameters()}
-        return {name: s["momentum_buffer"] for name, s in found.items() if s.get("momentum_buffer") is not None}
+        momenta = self.optimizer.momenta
+        return {name: momenta[p] for name, p in self.net.named_parameters() if p in momenta}
 
     def _restore_momentum(self) -> None:
         momentum = _under(self.carried, "momentum.")
         for name, p in self.net.named_parameters():
             if name in momentum and p.requires_grad:
-                self.optimizer.state[p]["momentum_buffer"] = fitting(momentum, name, p).to(p).clone()
+                self.optimizer.momenta[p] = fitting(momentum, name, p).to(p).clone()
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
