@@ -82,7 +82,7 @@ def test_how_many_seeds_it_would_take_is_right(tmp_path):
     import numpy as np
     from scipy import stats
 
-    from longtail.report.comparison import seed_source
+    from longtail.report.uncertainty import seed_source
 
     for seed, shift in enumerate((-0.01, 0.0, 0.01)):
         for method, level in (("ce", 0.49), ("elm", 0.5)):

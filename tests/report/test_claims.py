@@ -9,8 +9,9 @@ from scipy import stats
 
 from fake_runs import SMALL, edit, make_run
 from longtail.report import claims
-from longtail.report.comparison import holm, pair, seed_source
+from longtail.report.comparison import pair
 from longtail.report.grouping import datasets
+from longtail.report.uncertainty import holm, seed_source
 from longtail.runs.read import find
 
 

@@ -20,14 +20,11 @@ from ..runs.read import Run
 from ..runs.schema import Numbers
 from . import paper
 from .comparison import (
-    ONE_SEED,
-    Difference,
     accuracy_difference,
     at_head,
     choose,
     class_difference,
     difference,
-    holm,
     pair,
     partner,
     rate_difference,
@@ -35,6 +32,7 @@ from .comparison import (
 )
 from .document import Cell, Cells, Table
 from .grouping import DataSet, Group
+from .uncertainty import ONE_SEED, Difference, holm
 
 NOT_TESTED = "not tested"
 HOLDS = "holds"

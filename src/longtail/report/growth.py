@@ -12,10 +12,11 @@ from matplotlib.ticker import NullFormatter
 from ..counts import GROUPS
 from ..runs.read import circumstances
 from . import paper
-from .comparison import Difference, accuracy_difference, half_width, mean, pair
+from .comparison import accuracy_difference, pair
 from .document import Cells, Picture, Section, Table
 from .figures import ZERO, Style, finish, make_panels, styled
 from .grouping import DataSet, Group, gather, slug
+from .uncertainty import Difference, half_width, mean
 
 PAIRS = (("elm", "logadj"), ("logadj", "ce"))
 FEWEST = 3  # amounts that make a curve

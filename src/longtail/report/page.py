@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from ..runs.read import Found, Run, find
 from . import claims, gallery, growth, tables
-from .comparison import LEVEL, Difference, Source, accuracy_difference, choose, half_width, holm, noise
+from .comparison import accuracy_difference, choose, noise
 from .document import Cells, Item, Report, Said, Section, Table, write
 from .figures import Looks
 from .grouping import DataSet, Group, datasets
 from .paper import Number
+from .uncertainty import LEVEL, Difference, Source, half_width, holm
 
 MOST_NAMES = 4  # in a sentence
 MOST_SEEDS = 100  # that one could ask for
