@@ -198,6 +198,9 @@ class Trainer:
             with self._precision():
                 renew_statistics(self.net, self.loader.epoch(0))
         self.net.fold()
+        # DDP that outlived its process group would free it with Python's lock held, and can wait for ever for a thread
+        # of the group's that needs that lock
+        self.forward = self.net
         self.at = Position(index + 1, 0, 0, self.at.done)
         self._save()
         self.carried = self.tensors()
