@@ -77,7 +77,7 @@ def test_captions_count_labels_and_what_is_not_drawn(many, tmp_path_factory):
 
 def test_the_map_of_embeddings_says_which_runs_it_leaves_out(tmp_path):
     names = ("ce", "ldam-drw", "logadj", "dro-lt", "elm", "vs", "center")  # figure 5 has six panels
-    runs = [make_run(tmp_path / name, name, tsne=name == "ce", counts=(30, 20)) for name in names]
+    runs = [make_run(tmp_path / name, name, tsne=name == "ce", counts=(60, 40)) for name in names]
     summaries = [json.loads((run / "summary.json").read_text()) for run in runs]
     for run, summary in zip(runs, summaries):
         summary["diagnostics"]["tsne"] = summaries[0]["diagnostics"]["tsne"]
