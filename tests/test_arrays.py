@@ -95,6 +95,13 @@ def finite(value: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", CALLS)
+def test_complex_numbers_are_refused(name: str) -> None:
+    call, shapes = CALLS[name]
+    with pytest.raises(InputError, match="complex64"):
+        call(*(torch.ones(shape, dtype=torch.complex64) for shape in shapes))
+
+
+@pytest.mark.parametrize("name", CALLS)
 @quick
 @given(data=st.data())
 def test_functions_answer_or_refuse(name: str, data: st.DataObject) -> None:

@@ -64,8 +64,10 @@ def row_blocks(rows: int, columns: int, elements: int = BLOCK_ELEMENTS) -> Itera
 
 
 def tensor(x: Any, what: str) -> Tensor:
-    """A tensor of numbers, without a copy where that is possible."""
+    """A tensor of real numbers, without a copy where that is possible."""
     if isinstance(x, Tensor):
+        if x.is_complex():
+            raise InputError(f"{what} must be real numbers, got {x.dtype}")
         return x.detach()
     try:
         array = np.asarray(x)
@@ -87,7 +89,7 @@ def matrix(x: Any, what: str, columns: int | None = None, *, squared: bool = Fal
     if t.ndim != 2:
         raise InputError(f"{what} must have two dimensions (samples, values), got shape {tuple(t.shape)}")
     if not t.is_floating_point():
-        if t.dtype == torch.bool or t.is_complex():
+        if t.dtype == torch.bool:
             raise InputError(f"{what} must be floats, got {t.dtype}")
         t = t.float()
     if t.shape[1] == 0:
@@ -132,7 +134,7 @@ def class_labels(y: Any, what: str = "labels", *, rows: int | None = None, num_c
         if t.numel() and not bool((t == t.round()).all()):
             row = int((~(t == t.round())).nonzero()[0])
             raise InputError(f"{what} must be whole numbers (class indices), but row {row} holds {t[row].item()}")
-    elif t.is_complex() or t.dtype == torch.bool:
+    elif t.dtype == torch.bool:
         raise InputError(f"{what} must be whole numbers (class indices), got dtype {t.dtype}")
     t = t.long()
     if rows is not None and t.shape[0] != rows:

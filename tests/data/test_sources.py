@@ -54,6 +54,19 @@ def test_moons():
     assert float((head[:, 1] > -0.4).float().mean()) > 0.99
 
 
+@pytest.mark.parametrize("noise", [0.1, 0.0])
+def test_moons_are_those_of_scikit_learn(noise):
+    from sklearn.datasets import make_moons
+
+    data = load("moons", seed=4, noise=noise)
+    for number, split in enumerate((data.train, data.val, data.test)):
+        of = tuple(torch.bincount(split.labels).tolist())
+        rng = np.random.RandomState([4, number])
+        points, labels = make_moons(of, noise=noise or None, random_state=rng, shuffle=False)
+        assert torch.equal(split.inputs, torch.from_numpy(points).float())
+        assert np.array_equal(split.labels, labels)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,6 +1,11 @@
-"""Built-in problems that need no download: scikit-learn's real digits, and the paper's two moons."""
+"""Built-in problems that need no download: scikit-learn's real digits, and the paper's two moons.
+
+Importing `sklearn.datasets` takes longer than training on them, so its file is read and its formula written here.
+"""
 
 from __future__ import annotations
+
+from importlib.metadata import distribution
 
 import numpy as np
 import torch
@@ -15,10 +20,9 @@ TEST_PER_CLASS = 40
 
 def digits() -> Source:
     """Real 8×8 handwritten digits as 64 features in [0, 1]; 40 test images a class, always the same ones."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    x, y = torch.from_numpy(pixels / 16).float(), torch.from_numpy(labels).long()
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    table = torch.from_numpy(np.loadtxt(str(file), delimiter=","))
+    x, y = (table[:, :-1] / 16).float(), table[:, -1].long()
     order = shuffled_by_class(y, 10, seed=0)
     test = torch.cat([positions[-TEST_PER_CLASS:] for positions in order])
     rest = torch.cat([positions[:-TEST_PER_CLASS] for positions in order]).sort().values
@@ -33,8 +37,6 @@ def moons(*, n: int = 1000, tail: float = 0.05, noise: float = 0.1, seed: int | 
 
     Validation (500 points) and test (2,000) are balanced, and drawn from the same distribution.
     """
-    from sklearn.datasets import make_moons
-
     seed = check_seed(seed)
     whole("n (points)", n, at_least=2)
     check_memory(f"moons of n = {n:,} points", 100 * n)
@@ -47,7 +49,10 @@ def moons(*, n: int = 1000, tail: float = 0.05, noise: float = 0.1, seed: int | 
     parts = {}
     for number, (split, of) in enumerate(sizes.items()):
         rng = np.random.RandomState([seed, number])
-        points, labels = make_moons(of, noise=noise or None, random_state=rng, shuffle=False)
-        parts[split] = torch.from_numpy(points).float(), torch.from_numpy(labels).long()
+        upper, lower = (np.linspace(0, np.pi, size) for size in of)
+        curve = [(np.cos(upper), np.sin(upper)), (1 - np.cos(lower), 1 - np.sin(lower) - 0.5)]
+        points = np.concatenate(curve, axis=1).T
+        points = points + rng.normal(scale=noise, size=points.shape)
+        parts[split] = torch.from_numpy(points).float(), torch.arange(2).repeat_interleave(torch.tensor(of))
     identity = f"n={n} tail={tail} noise={noise} seed={seed}"  # the points are drawn, so indices alone say nothing
     return Source.of("moons", ["head", "tail"], parts, identity=identity)
