@@ -320,8 +320,17 @@ def test_what_longer_training_brings_is_said_where_methods_were_compared_at_two_
     assert table.columns == ["Method", "3 epochs, fp32", "6 epochs, fp32"]
     rows = {row[0]: row[1:] for row in table.rows}
     assert list(rows) == ["CE", "ELM"]
-    long, short = sets
+    short, long = sets
     assert rows["ELM"] == [short.plain("elm")[0].balanced, long.plain("elm")[0].balanced]
+
+
+def test_the_comparison_of_most_runs_comes_first_and_of_equally_many_the_longest(tmp_path):
+    for method in ("ce", "elm"):
+        for epochs in (3, 6):
+            make_run(tmp_path / f"{method}-{epochs}", method, epochs=epochs)
+    assert [data.title for data in read(tmp_path)] == ["digits-lt", "digits-lt (3 epochs)"]
+    make_run(tmp_path / "logadj", "logadj", epochs=3)
+    assert [data.title for data in read(tmp_path)] == ["digits-lt", "digits-lt (6 epochs)"]
 
 
 def test_a_longer_run_of_one_method_has_its_column_and_moves_no_comparison(tmp_path):

@@ -310,15 +310,15 @@ def numbered(names: list[str], key: Callable[[str], str] = str) -> list[str]:
 def _comparisons(runs: list[Run]) -> list[tuple[str, list[Run]]]:
     """Runs of one data set, apart where two or more methods each were run under several circumstances.
 
-    The comparison of most epochs comes first; the later ones say what is different about them. What was run under no
-    comparison's circumstances joins the one of its own length, or else the first.
+    The comparison of most runs comes first, of equally many that of most epochs; the others say what is different about
+    them. What was run under no comparison's circumstances joins the one of its own length, or else the first.
     """
     alike = gather(runs, circumstances)
     compared = [same for same in alike if same[0].recipe and len({run.method for run in same}) > 1]
     if len(compared) < 2:
         return [("", runs)]
     others = [run for same in alike if same not in compared for run in same]
-    compared.sort(key=lambda same: (-(same[0].epochs or 0), -len(same)))
+    compared.sort(key=lambda same: (-len(same), -(same[0].epochs or 0)))
     first = compared[0][0]
     said = ["", *(f" ({', '.join(differences(same[0], [first]))})" for same in compared[1:])]
     for run in others:
