@@ -6,6 +6,7 @@
    reference loop: fp32, contiguous, a DataLoader over PIL images;
 2. the input pipeline's share of that step;
 3. a step of ELM against one of CE, with the batch's positives, and with a full memory of 16 embeddings a class;
+   a step of CE with `--compile` against one without: no target, it depends on the processor;
 4. `compare --jobs 2` with one thread each against the same two runs in sequence with two threads;
 5. `longtail --help`.
 
@@ -94,7 +95,7 @@ def reference(split: Split) -> Callable[[], None]:
     return step
 
 
-def ours(split: Split, method: str, **knobs: int) -> Callable[[], None]:
+def ours(split: Split, method: str, compile: bool = False, **knobs: int) -> Callable[[], None]:
     """The next step of our loop; a memory is full before the first."""
     counts = ClassCounts.from_labels(split.labels, 100)
     plan = methods.build(method, counts, data="cifar100-lt", **knobs)
@@ -102,7 +103,7 @@ def ours(split: Split, method: str, **knobs: int) -> Callable[[], None]:
         memory.push(torch.randn(len(split), 64), split.labels, torch.arange(len(split)))
     model = models.build("resnet32", 100, (3, 32, 32), head=plan.head)
     how = recipe.get("cifar-cpu")
-    trainer = Trainer(model, plan, split, how)
+    trainer = Trainer(model, plan, split, how, compile=compile)
     trainer.enter(0)
 
     def forever() -> Iterator[tuple[int, int, object]]:
@@ -192,6 +193,7 @@ def main() -> None:
             "ce": (ours(split, "ce"), 1),
             "elm": (ours(split, "elm"), 1),
             "elm memory": (ours(split, "elm", memory=16), 1),
+            "compiled": (ours(split, "ce", compile=True), 1),
             "input": (pipeline(split), 5),
         },
         arguments.rounds,
@@ -204,6 +206,7 @@ def main() -> None:
     show("3. ELM step / CE step", elm, "<= 1.02", elm <= 1.02)
     memory = ratio(times, "elm memory", "ce")
     show("   ELM step with a memory of 16 / CE step", memory, "<= 1.03", memory <= 1.03)
+    show("   CE step with --compile / CE step", ratio(times, "compiled", "ce"), "none", True)
     if not arguments.skip_runs:
         with tempfile.TemporaryDirectory() as folder:
             together, in_sequence = (
