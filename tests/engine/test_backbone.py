@@ -16,7 +16,7 @@ from longtail import export as exporting
 from longtail.data import load
 from longtail.engine import backbone as backbones
 from longtail.engine.job import Job, execute, prepare
-from longtail.engine.stage import parameter_groups
+from longtail.engine.stage import has_bf16, parameter_groups
 from longtail.errors import InputError
 from longtail.evaluate.predictions import Predictions
 from longtail.inference import restore
@@ -134,7 +134,8 @@ def test_embeddings_are_computed_once_and_trained_on(desk):
     assert (done, len(said)) == ([], 1)
     path = execute(settled, say=lambda text: None)
     config = json.loads((path / "config.json").read_text())
-    expected = {**pretrained.load("efficientnet-lite0", 96).identity(), "train": "head", "embedded": "fp32"}
+    precision = "bf16" if has_bf16(torch.device("cpu")) else "fp32"
+    expected = {**pretrained.load("efficientnet-lite0", 96).identity(), "train": "head", "embedded": precision}
     assert config["backbone"] == json.loads(json.dumps(expected))
     assert (config["recipe"]["name"], config["data"]["name"]) == ("embeddings", "photos")
     words = " ".join(config["decisions"])
