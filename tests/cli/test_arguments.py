@@ -85,6 +85,7 @@ RIGHT = {
     "epochs": ["1"], "seeds": ["1"], "jobs": ["1"], "seed": ["0", "7"], "batch_size": ["8"], "lr": ["0.1"],
     "clip": ["1"],
     "ema": ["0.5"], "precision": ["fp32", "bf16"], "device": ["cpu"], "threads": ["1"], "workers": ["0"],
+    "validate_every": ["1"],
     "option": ["holdout=0.2"], "options": ["holdout=0.2"], "knobs": ["lam=0.1", "memory=4"],
     "recipe": ["features"], "model": ["mlp"],
     "augment": ["none"], "track": ["tensorboard"], "begin_with": ["out"], "save_every": ["1"], "counts": ["20,8,3"],

@@ -37,7 +37,7 @@ def all_figures():
     yield figures.class_accuracy(
         [500, 50, 5], {"CE": [0.9, 0.5, None], "ELM": [0.8, 0.6, 0.4]}, LOOKS, (100, 20), "data"
     )
-    yield figures.training_curves({"head": {"CE": [2.0, 1.0], "ELM": [2.0]}}, LOOKS, "loss", "data")
+    yield figures.training_curves({"head": {"CE": ([1, 2], [2.0, 1.0]), "ELM": ([2], [2.0])}}, LOOKS, "loss", "data")
 
 
 def test_every_figure_has_axes_with_names_and_leaves_the_settings_alone():

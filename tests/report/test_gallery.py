@@ -109,3 +109,24 @@ def test_runs_without_distances_are_nobody_s_twins(tmp_path):
         (run / "summary.json").write_text(json.dumps(summary))
     kept, said = gallery.distinct_embeddings(read(tmp_path).groups)
     assert (labels(kept), said) == (["CE", "ELM"], "")
+
+
+def test_looks_at_validation_data_are_drawn_at_their_epochs(tmp_path):
+    """Of runs that looked; the mean is over seeds, at epochs that all have."""
+    looks = {0: {2: 0.5, 4: 0.75, 5: 0.25}, 1: {4: 0.25, 5: 0.75}}
+    for seed, values in looks.items():
+        path = make_run(tmp_path / f"elm-{seed}", "elm", seed=seed, epochs=5)
+        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        for epoch, value in values.items():
+            rows[epoch - 1]["val"] = {"balanced": value, "groups": {"head": value, "torso": value / 2, "tail": None}}
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    make_run(tmp_path / "ce", "ce", epochs=5)
+    picture = drawn(tmp_path)["validation-digits-lt"]
+    assert picture.make.args[0] == {"head": {"ELM": ([4, 5], [0.5, 0.5])}, "torso": {"ELM": ([4, 5], [0.25, 0.25])}}
+    assert picture.make() is not None
+    assert "validation-digits-lt" not in drawn(tmp_path / "ce")
+
+
+def drawn(path):
+    data = read(path)
+    return {picture.name: picture for picture in gallery.pictures(data, gallery.looks_for([data]))}

@@ -35,6 +35,7 @@ TRAINING = {
     "device": "cpu, cuda, cuda:1; a GPU where there is one.",
     "threads": "CPU threads of a run.",
     "workers": "Processes that read image files.",
+    "validate_every": "Epochs between looks at the validation data, which choose nothing; 0: only at the end.",
     "compile": "Compile the network with torch.compile.",
     "track": "tensorboard or wandb; repeatable.",
 }

@@ -145,7 +145,9 @@ def finish(run: RunFolder, ready: Prepared) -> list[str]:
     found = concerns(run.metrics(), summary["train"]["balanced"], data.num_classes, summary["train"]["accuracy"])
     summary["concerns"] = found
     parts = {name: summary[name] for name in ("val", "test") if summary[name]}
-    run.add_to_last_row(**{k: {"balanced": v["balanced"], "accuracy": v["accuracy"]} for k, v in parts.items()})
+    for name, part in parts.items():
+        groups = {group: value["accuracy"] for group, value in part["groups"].items()}
+        run.add_to_last_row(**{name: {"balanced": part["balanced"], "accuracy": part["accuracy"], "groups": groups}})
     run.finish(summary)
     return found
 

@@ -15,6 +15,7 @@ from ..data import Dataset, load, names
 from ..data.augment import of_images, stored_name
 from ..embed import Progress
 from ..errors import InputError
+from ..evaluate import accuracy
 from ..plan import Plan
 from ..runs.checkpoint import Checkpoint, decode
 from ..runs.folder import (
@@ -30,6 +31,7 @@ from ..runs.read import UnreadableError, read
 from . import process, recipe
 from .backbone import Use, settle
 from .finish import finish, space_needed, split_facts, too_many_logits
+from .forward import outputs
 from .process import Interrupted, Ranks, pick_device
 from .progress import Watcher, introduce, tracker
 from .recipe import BACKBONE_LR, Recipe
@@ -112,12 +114,14 @@ def prepare(job: Job, say: Callable[[str], None] = ignore, progress: Progress | 
 def plan_for(job: Job, data: Dataset) -> Plan:
     """The job's method on these data; refuses what the data cannot serve."""
     plan = methods.build(job.method, data.counts, data=data.name, **job.knobs)
+    asking = [f"{job.method} chooses {step.knob} on" for step in plan.posthoc]
+    asking += ["--validate-every looks at"] if job.validate_every else []
+    if data.val is None and asking:
+        raise InputError(
+            f"{asking[0]} validation data, and {job.data} has none: "
+            "--option holdout=0.1 takes a tenth of the training data for it"
+        )
     for step in plan.posthoc:
-        if data.val is None:
-            raise InputError(
-                f"{job.method} chooses {step.knob} on validation data, and {job.data} has none: "
-                "--option holdout=0.1 takes a tenth of the training data for it"
-            )
         if step.kind == "knn" and too_many_logits(data):
             raise InputError(f"{job.data} is too large for k-NN: --set classifier=linear learns a linear head instead")
     return plan
@@ -229,7 +233,7 @@ def _lead(
     run.forget_after(0 if state is None else sum(trainer.epochs[: state.at.stage]) + state.at.epoch)
     introduce(ready, say)
     trackers = [tracker(name, run.path, ready.config) for name in job.track]
-    trainer.run([_Log(run), *watchers, *trackers], state)
+    trainer.run([_Validate(ready), _Log(run), *watchers, *trackers], state)
     process.leave()
     if signal := stop():
         raise Interrupted(signal)
@@ -281,6 +285,21 @@ def _begin_with(path: Path, ready: Prepared) -> tuple[tuple[bytes, Checkpoint], 
         raise InputError(f"cannot begin with {path}: the checkpoint of its last step is not there")
     # Without what its own end was measured to be
     return found, [{k: v for k, v in row.items() if k not in ("val", "test")} for row in rows]
+
+
+class _Validate(Watcher):
+    """Adds to the row of every so manieth epoch how the network, as it is then, does on the validation data."""
+
+    def __init__(self, ready: Prepared) -> None:
+        self.ready = ready
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        every, val = self.ready.job.validate_every, self.ready.data.val
+        if every and val is not None and row["epoch"] % every == 0:
+            logits, _ = outputs(self.ready.model, val, self.ready.device, self.ready.job.workers)
+            found = accuracy.summary(logits, val.labels, self.ready.data.counts)
+            groups = {name: value for name, (value, _) in found.groups.items()}
+            row["val"] = {"balanced": found.balanced, "accuracy": found.accuracy, "groups": groups}
 
 
 class _Log(Watcher):

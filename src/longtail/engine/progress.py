@@ -173,6 +173,9 @@ def describe(row: dict[str, Any]) -> str:
     if row.get("groups"):
         shares = [f"{name} {100 * g['accuracy']:.0f}" for name, g in row["groups"].items() if g is not None]
         text += f", training accuracy: {', '.join(shares)} %"
+    if row.get("val"):
+        shares = [f"{name} {100 * value:.0f}" for name, value in row["val"]["groups"].items() if value is not None]
+        text += f", validation: {', '.join(shares)} %"
     return text
 
 
@@ -277,6 +280,7 @@ def _scalars(row: dict[str, Any]) -> dict[str, float]:
     named = {"loss": row["loss"], "lr": row["lr"], "images_per_second": row["images_per_second"]}
     named |= {f"parts/{k}": v for k, v in row["parts"].items()}
     named |= {f"alive/{k}": v for k, v in (row["alive"] or {}).items() if v is not None}
+    named |= {f"val/{k}": v for k, v in row.get("val", {}).get("groups", {}).items() if v is not None}
     return named | {
         f"{what}/{k}": g[what] for k, g in (row["groups"] or {}).items() if g for what in ("loss", "accuracy")
     }

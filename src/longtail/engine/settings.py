@@ -42,6 +42,7 @@ class Job:
     device: str | None = None
     threads: int | None = None
     workers: int = 0
+    validate_every: int = 0
     compile: bool = False
     track: Sequence[str] = ()
     begin_with: str | None = None
@@ -88,6 +89,7 @@ class Job:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
             raise InputError(f"seed must be a whole number in [0, 2^32), got {self.seed!r}")
         whole("workers", self.workers, at_least=0, at_most=MOST_THREADS)
+        whole("validate-every", self.validate_every, at_least=0, at_most=recipe.MOST_EPOCHS)
         real("save-every", self.save_seconds, at_least=0)
         if self.threads is not None:
             whole("threads", self.threads, at_least=1, at_most=MOST_THREADS)

@@ -187,12 +187,12 @@ def margin_cdfs(curves: Mapping[str, Curves], looks: Looks, split: str, title: s
 
 @styled
 def training_curves(panels: Mapping[str, Rows], looks: Looks, ylabel: str, title: str) -> Figure:
-    """A number of the training data by epoch, one line a method, a panel for each group of classes."""
+    """A number by epoch, one line a method, a panel for each group of classes; ``panels`` have epochs and values."""
 
     def draw(ax: Axes, rows: Rows) -> None:
-        for label, values in rows.items():
+        for label, (epochs, values) in rows.items():
             mark = looks[label].marker if len(values) == 1 else None
-            looks[label].plot(ax, range(1, len(values) + 1), values, marker=mark, label=label)
+            looks[label].plot(ax, epochs, values, marker=mark, label=label)
 
     width = 5.6 if len(panels) == 1 else None
     return _by_panel(panels, draw, "epoch", ylabel, title, height=3.2, width=width, sharey=True)

@@ -133,6 +133,13 @@ def _first_look(data: DataSet, groups: Sequence[Group], looks: Looks) -> Iterato
         caption = f"{what.capitalize()} of {title} by epoch, mean over seeds.{rest}"
         make = partial(figures.training_curves, panels, looks, what, title)
         yield Picture(f"training-{data.slug}", caption, make)
+    if panels := _validation(data, groups):
+        caption = (
+            f"Accuracy on the validation data of {title} by epoch, mean over seeds, of the network as it then was; the "
+            f"last is the run's result.{rest}"
+        )
+        make = partial(figures.training_curves, panels, looks, "accuracy on validation data", title)
+        yield Picture(f"validation-{data.slug}", caption, make)
 
 
 def _mean(group: Group, part: str) -> float | None:
@@ -144,25 +151,40 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
-def _training(data: DataSet, groups: Sequence[Group]) -> tuple[str, dict[str, dict[str, list[float]]]]:
+def _training(data: DataSet, groups: Sequence[Group]) -> tuple[str, dict[str, figures.Rows]]:
     """Accuracy on the training batches by head, torso and tail where runs kept it, else the loss of the logits."""
-
-    def by_epoch(value: Callable[[Epoch], float | None]) -> dict[str, list[float]]:
-        """By label, mean over seeds of each epoch that all have."""
-        rows = {
-            g.label: [[v for row in run.metrics if (v := value(row)) is not None] for run in g.runs] for g in groups
-        }
-        means = {label: [fmean(values) for values in zip(*seeds)] for label, seeds in rows.items()}
-        return {label: curve for label, curve in means.items() if curve}
 
     def accuracy(part: str, row: Epoch) -> float | None:
         return (row.groups.get(part) or GroupTraining()).accuracy
 
-    panels = {part: by_epoch(partial(accuracy, part)) for part in GROUPS if data.sizes[part]}
+    panels = {part: _by_epoch(groups, partial(accuracy, part)) for part in GROUPS if data.sizes[part]}
     if data.parts.stored and all(panels.values()):
         return "accuracy on training batches", panels
-    losses = by_epoch(lambda row: row.parts.get("logit", row.loss))
+    losses = _by_epoch(groups, lambda row: row.parts.get("logit", row.loss))
     return "logit loss on the training data", {"": losses} if losses else {}
+
+
+def _validation(data: DataSet, groups: Sequence[Group]) -> dict[str, figures.Rows]:
+    """Accuracy on validation data by head, torso and tail, of runs that looked at it before their end."""
+
+    def accuracy(part: str, row: Epoch) -> float | None:
+        return None if row.val is None else row.val.groups.get(part)
+
+    looked = [g for g in groups if all(sum(row.val is not None for row in run.metrics) > 1 for run in g.runs)]
+    if not data.parts.stored:
+        return {}
+    return {part: curves for part in GROUPS if (curves := _by_epoch(looked, partial(accuracy, part)))}
+
+
+def _by_epoch(groups: Sequence[Group], value: Callable[[Epoch], float | None]) -> figures.Rows:
+    """By label the epochs that all seeds have a value of, and the means over seeds."""
+    curves = {}
+    for group in groups:
+        seeds = [{row.epoch: v for row in run.metrics if (v := value(row)) is not None} for run in group.runs]
+        epochs = [epoch for epoch in seeds[0] if all(epoch in seed for seed in seeds)]
+        if epochs:
+            curves[group.label] = epochs, [fmean(seed[epoch] for seed in seeds) for epoch in epochs]
+    return curves
 
 
 def _of_the_paper(data: DataSet, groups: Sequence[Group], looks: Looks) -> Iterator[Picture]:

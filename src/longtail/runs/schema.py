@@ -103,6 +103,13 @@ class GroupTraining:
 
 
 @dataclass(frozen=True)
+class Look:
+    """Accuracy on validation data by group of classes."""
+
+    groups: ByGroup = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Epoch:
     """One line of ``metrics.jsonl``; ``alive`` is the share of anchors that had a positive, by group of classes."""
 
@@ -111,6 +118,7 @@ class Epoch:
     parts: dict[str, float | None] = field(default_factory=dict)
     alive: ByGroup = field(default_factory=dict)
     groups: dict[str, GroupTraining | None] = field(default_factory=dict)
+    val: Look | None = None
 
 
 @dataclass(frozen=True)
