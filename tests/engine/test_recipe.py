@@ -167,7 +167,7 @@ def test_what_recipes_attained_is_what_the_stored_runs_say():
     told = {
         ("cifar-cpu", "elm", ""): "elm (lam=0.01)",
         ("cifar-cpu", "logadj", ""): "logadj", ("cifar-cpu", "ce", ""): "ce",
-        ("cifar-strong", "elm", "memory=16"): "elm (lam=0.01, memory=16)",
+        ("cifar-strong", "logadj", ""): "logadj", ("cifar-strong", "elm", "memory=16"): "elm (lam=0.01, memory=16)",
         ("digits", "elm", ""): "elm (lam=0.01)", ("digits", "logadj", ""): "logadj", ("digits", "ce", ""): "ce",
         ("moons", "elm", ""): "elm (lam=0.01)", ("moons", "logadj", ""): "logadj", ("moons", "ce", ""): "ce",
         ("features-mlp", "elm", "lam=0.0001"): "elm (lam=0.0001)", ("features-mlp", "elm", ""): "elm (lam=0.01)",
