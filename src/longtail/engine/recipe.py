@@ -299,7 +299,7 @@ _RECIPES = {
             "cifar-strong", "resnet32", epochs=200, batch_size=128, lr=0.1, warmup_epochs=5.0, weight_decay=5e-4,
             nesterov=True, augment="autoaugment+cutout", ema=0.999,
             attained="CIFAR100-LT, 200 epochs, seed 0, balanced accuracy in %: logadj 50.0, elm (lam=0.01, memory=16) "
-            "48.0 (before averaged weights had batch-norm statistics of their own); about 90 minutes in bf16 on one thread.",
+            "48.0 (before averaged weights had batch-norm statistics of their own); 90 minutes in bf16 on one thread.",
         ),
         # Small images and photographs of one's own, from a folder or a list.
         Recipe(
