@@ -71,9 +71,10 @@ def log_sum(
         return _plain(x, None if keys is None else keys.embeddings, scale, labels, ids, keys, hard)
     if keys is not None and keys.labels.numel() == 0:
         return x.new_full((len(x),), FLOOR)
-    plan = _plan(x, labels, ids, keys)
-    if isinstance(plan, _Dense) and keys is not None and keys.rows is not None:
+    if keys is not None and keys.rows is not None:
+        # A copy: a memory takes in the batch before backward, and is not to change what backward saved
         keys = keys._replace(embeddings=keys.picked(), rows=None)
+    plan = _plan(x, labels, ids, keys)
     z = None if keys is None else keys.embeddings
     x = x if torch.is_grad_enabled() else x.detach()
     values: Tensor = _LogSum.apply(x, z, scale, plan, (labels, ids, keys, hard))
