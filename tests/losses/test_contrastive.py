@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import references as naive
 from longtail.errors import InputError
 from longtail.losses import Features, InfoNCE, SupCon, Triplet
-from longtail.losses.base import Keys
 
 
 def batch(
@@ -65,7 +64,7 @@ def test_infonce_beside_a_memory_is_not_its_own_view() -> None:
     x, y = batch(6)
     more, more_y = batch(5, seed=1)
     ids, more_ids = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([0, 10, 11, 12, 13])
-    found = InfoNCE([1, 1, 1])((None, x), y, ids=ids, extra=Keys(more, more_y, more_ids))
+    found = InfoNCE([1, 1, 1])((None, x), y, ids=ids, extra=Features(more, more_y, more_ids))
     # a batch of eleven of which the first six are asked
     whole = InfoNCE([1, 1, 1])((None, torch.cat([x, more])), torch.cat([y, more_y]), ids=torch.cat([ids, more_ids]))
     torch.testing.assert_close(found, whole[:6], rtol=1e-12, atol=0)

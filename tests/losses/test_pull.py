@@ -10,7 +10,8 @@ import torch
 
 from longtail import ClassCounts
 from longtail.errors import InputError
-from longtail.losses import Features, HardPull, Pull, RelativePull, pull_kernel
+from longtail.losses import Features, HardPull, Objective, Pull, RelativePull, pull_kernel
+from longtail.losses.memory import ClassMemory
 from longtail.margins import Constant, Power
 from losses import pull_references as naive
 
@@ -202,13 +203,25 @@ def test_alive_counts_what_the_values_sum_over():
         assert torch.equal(term(x, labels, keys=keys, ids=ids) > 0, expected)
 
 
-def test_keys_of_which_some_rows_are_meant(path):
-    x, labels = batch(seed=1)
-    z, key_labels = batch(b=40, seed=2, dtype=torch.float32)
-    rows = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:17]
-    some = pull_kernel.Keys(z, key_labels[rows], None, rows)
-    expected = pull_kernel.log_sum(x, labels, keys=pull_kernel.Keys(z[rows].double(), key_labels[rows]))
-    torch.testing.assert_close(pull_kernel.log_sum(x, labels, keys=some), expected, rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("kind", TERMS)
+def test_a_memory_takes_in_the_batch_before_backward_which_knows_nothing_of_it(kind, path):
+    """What backward needs of the keys is what they were, also where the gradient is differentiated."""
+    term = kind(COUNTS, alpha=ALPHA)
+    objective = Objective((1.0, term), memory=ClassMemory(COUNTS, capacity=4))
+    for seed in range(3):
+        x, labels = batch(seed=seed)
+        ids = torch.arange(len(labels)) + 100 * seed
+        x.requires_grad_()
+        keys = objective.memory.recall(labels, ids)
+        loss = objective(x, labels, ids=ids)
+        expected = term(x, labels, ids=ids, **({} if keys is None else {"extra": keys})).mean()
+        (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+        (other,) = torch.autograd.grad(expected, x, create_graph=True)
+        torch.testing.assert_close(grad, other)
+        second = [torch.autograd.grad(g.square().sum(), x)[0] for g in (grad, other)]
+        torch.testing.assert_close(*second)
+        x.grad = None
+        objective(x, labels, ids=ids).backward()  # pushes the same samples once more
 
 
 @pytest.mark.parametrize("kind", TERMS)
@@ -218,7 +231,7 @@ def test_keys_beside_the_batch_are_the_union(kind, path):
     ids, key_ids = torch.arange(24), torch.arange(14, 34)
     x.requires_grad_()
     term = kind(COUNTS, alpha=ALPHA)
-    together = term(x, labels, ids=ids, extra=pull_kernel.Keys(z, key_labels, key_ids))
+    together = term(x, labels, ids=ids, extra=Features(z, key_labels, key_ids))
     (grad,) = torch.autograd.grad(together.sum(), x)
     union = Features(torch.cat([x, z]), torch.cat([labels, key_labels]), torch.cat([ids, key_ids]))
     joined = term(x, labels, keys=union, ids=ids)

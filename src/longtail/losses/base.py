@@ -14,10 +14,10 @@ from ..errors import InputError, real
 from ..margins import PerClass
 from ..numeric import check_range, compute_dtype
 from . import inputs
-from .inputs import Features, Gathered, Keys, Outputs, full_precision, widened
+from .inputs import Features, Gathered, Outputs, full_precision, widened
 from .memory import ClassMemory
 
-__all__ = ["Features", "Keys", "Objective", "Outputs", "Term"]
+__all__ = ["Features", "Objective", "Outputs", "Term"]
 
 
 class Term(nn.Module):
@@ -98,7 +98,7 @@ class Term(nn.Module):
         labels: Tensor,
         keys: Features | None = None,
         ids: Tensor | None = None,
-        extra: Keys | None = None,
+        extra: Features | None = None,
     ) -> Tensor:
         """The values (B,). ``keys`` replace the batch as positives and negatives; ``extra`` (a memory's) join it."""
         out = self._checked(outputs, labels, keys, ids)
@@ -127,11 +127,11 @@ class Term(nn.Module):
         """One value a sample, (B,)."""
         raise NotImplementedError
 
-    def values_with_extra(self, out: Outputs, labels: Tensor, extra: Keys, ids: Tensor | None) -> Tensor:
+    def values_with_extra(self, out: Outputs, labels: Tensor, extra: Features, ids: Tensor | None) -> Tensor:
         """As ``values`` with the batch and ``extra`` together as keys."""
         return self.values(out, labels, extra.after(Features(out.embeddings, labels, ids)), ids)
 
-    def alive(self, labels: Tensor, keys: Features | Keys | None = None, ids: Tensor | None = None) -> Tensor | None:
+    def alive(self, labels: Tensor, keys: Features | None = None, ids: Tensor | None = None) -> Tensor | None:
         """Which anchors have a positive, (B,) bool; None for a term that does without."""
         return None
 
@@ -326,7 +326,9 @@ class Objective(nn.Module):
             return batch.own_rows(found)
         return None
 
-    def _values(self, term: Term, batch: Gathered, remembered: Keys | None) -> tuple[Tensor, Tensor, Tensor | float]:
+    def _values(
+        self, term: Term, batch: Gathered, remembered: Features | None
+    ) -> tuple[Tensor, Tensor, Tensor | float]:
         """A term's values over the samples of all ranks, their labels, and what each sample counts."""
         if term.scope == "batch" or (batch.soft and not term.soft_labels):
             outputs, labels, ids = batch.everywhere(term.needs)
@@ -356,7 +358,7 @@ class Objective(nn.Module):
         """The memory while training, if a term that is computed takes keys."""
         return self.memory if self.training and any(w > 0 and t.takes_keys for w, t in self.weighted) else None
 
-    def _recall(self, batch: Gathered) -> Keys | None:
+    def _recall(self, batch: Gathered) -> Features | None:
         if (memory := self._memory_in_use()) is None:
             return None
         _, labels, ids = batch.everywhere(())

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..counts import ClassCounts
 from ..errors import InputError, real
 from ..numeric import unit_rows
-from .base import Features, Keys, Outputs, Term
+from .base import Features, Outputs, Term
 from .pairs import log_sum_exp, pair, softplus
 
 
@@ -76,7 +76,7 @@ class InfoNCE(_Similarity):
         batch = Features(out.embeddings, labels, ids)
         return self._against(out.embeddings, ids, batch if keys is None else keys, own_batch=keys is None)
 
-    def values_with_extra(self, out: Outputs, labels: Tensor, extra: Keys, ids: Tensor | Any) -> Tensor:
+    def values_with_extra(self, out: Outputs, labels: Tensor, extra: Features, ids: Tensor | Any) -> Tensor:
         keys = extra.after(Features(out.embeddings, labels, ids))
         return self._against(out.embeddings, ids, keys, own_batch=True)
 

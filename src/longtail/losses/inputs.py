@@ -29,26 +29,9 @@ class Features(NamedTuple):
     labels: Tensor
     ids: Tensor | None = None
 
-
-class Keys(NamedTuple):
-    """Keys picked from a larger table: ``embeddings[rows]`` (M, K) with labels (M,) and ids (M,).
-
-    Without ``rows`` all of the table are keys. A memory hands out its keys in this form, so that no more of them is
-    copied than a term needs.
-    """
-
-    embeddings: Tensor
-    labels: Tensor
-    ids: Tensor | None = None
-    rows: Tensor | None = None
-
-    def picked(self) -> Tensor:
-        """The embeddings of the keys alone, (M, K)."""
-        return self.embeddings if self.rows is None else self.embeddings.index_select(0, self.rows)
-
     def after(self, batch: Features) -> Features:
         """One set of keys, the batch's samples first; all of them have ids."""
-        mine = self.picked().to(batch.embeddings.dtype), self.labels, self.ids
+        mine = self.embeddings.to(batch.embeddings.dtype), self.labels, self.ids
         return Features(*(torch.cat([its, more]) for its, more in zip(batch, mine)))  # type: ignore[list-item]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..counts import ClassCounts, class_counts
 from ..errors import InputError, whole
 from ..numeric import uncompiled
-from .inputs import FixedDtype, Keys, check_ids, check_size
+from .inputs import Features, FixedDtype, check_ids, check_size
 
 
 class ClassMemory(FixedDtype):
@@ -38,7 +38,7 @@ class ClassMemory(FixedDtype):
     >>> memory = ClassMemory([3, 1], size=2, capacity=2)
     >>> memory.push(torch.tensor([[1.0, 1.0], [2.0, 2.0]]), torch.tensor([0, 0]), ids=torch.tensor([7, 8]))
     >>> keys = memory.recall(labels=torch.tensor([0, 1]), ids=torch.tensor([8, 9]))  # sample 8 is left out
-    >>> keys.ids, keys.labels, keys.embeddings[keys.rows]
+    >>> keys.ids, keys.labels, keys.embeddings
     (tensor([7]), tensor([0]), tensor([[1., 1.]]))
     """
 
@@ -105,9 +105,10 @@ class ClassMemory(FixedDtype):
 
     @torch.no_grad()
     @uncompiled
-    def recall(self, labels: Tensor, ids: Tensor | None) -> Keys | None:
+    def recall(self, labels: Tensor, ids: Tensor | None) -> Features | None:
         """What there is of the classes in ``labels`` (B,), without the samples named in ``ids`` (B,); None if nothing
-        was ever stored. On an accelerator this waits for the number of keys, once a step: their rows must be known."""
+        was ever stored. Copies: a push before backward leaves them as they are. On an accelerator this waits for the
+        number of keys, once a step: their rows must be known."""
         ids = _needed(ids)
         check_ids("ids", ids, labels.shape)
         if self.embeddings is None:
@@ -120,7 +121,7 @@ class ClassMemory(FixedDtype):
             usable &= self.step - steps <= self.max_age
         rows = usable.nonzero().flatten()
         rows = rows[~torch.isin(self.ids[rows], ids)]
-        return Keys(self.embeddings, self.classes[rows], self.ids[rows], rows)
+        return Features(self.embeddings[rows], self.classes[rows], self.ids[rows])
 
     @torch.no_grad()
     @uncompiled

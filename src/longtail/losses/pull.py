@@ -14,7 +14,7 @@ from ..counts import ClassCounts, class_counts
 from ..errors import InputError, real, true_or_false
 from ..margins import Margin, PerClass, Power
 from ..numeric import compute_dtype, unit_rows
-from .base import Features, Keys, Objective, Outputs, Term
+from .base import Features, Objective, Outputs, Term
 from .inputs import check_ids
 from .logit import MarginCrossEntropy
 from .memory import ClassMemory
@@ -48,23 +48,23 @@ class _Pull(Term):
         given = "".join(f", {name}={value}" for name, value in shown.items() if value not in (False, 1))
         return f"alpha={self.alpha!r}{given}"
 
-    def alive(self, labels: Tensor, keys: Features | Keys | None = None, ids: Tensor | None = None) -> Tensor:
+    def alive(self, labels: Tensor, keys: Features | None = None, ids: Tensor | None = None) -> Tensor:
         """Which anchors have a positive, (B,) bool: for the others the term is 0 whatever their embeddings."""
         self.check_labels(labels)
         if ids is not None:
             check_ids("ids", ids, labels.shape)
         return self._positives(labels.long(), keys, ids) > 0
 
-    def _positives(self, labels: Tensor, keys: Features | Keys | None, ids: Tensor | None) -> Tensor:
-        return count(labels, ids, None if keys is None else Keys(*keys), self.counts.num_classes)
+    def _positives(self, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
+        return count(labels, ids, keys, self.counts.num_classes)
 
     def values(self, out: Outputs, labels: Tensor, keys: Features | None, ids: Tensor | None) -> Tensor:
-        return self._values(out, labels, [None if keys is None else Keys(*keys)], ids)
+        return self._values(out, labels, [keys], ids)
 
-    def values_with_extra(self, out: Outputs, labels: Tensor, extra: Keys, ids: Tensor | None) -> Tensor:
+    def values_with_extra(self, out: Outputs, labels: Tensor, extra: Features, ids: Tensor | None) -> Tensor:
         return self._values(out, labels, [None, extra], ids)
 
-    def _values(self, out: Outputs, labels: Tensor, parts: list[Keys | None], ids: Tensor | None) -> Tensor:
+    def _values(self, out: Outputs, labels: Tensor, parts: list[Features | None], ids: Tensor | None) -> Tensor:
         """``parts`` make up the keys; None among them is the batch itself."""
         x = out.embeddings
         if self.normalise:
@@ -90,7 +90,7 @@ class _Pull(Term):
         # where Ω > 0, Ω + log σ is the softplus's argument, log Σ exp d² − α
         return torch.where(values > 0, 2 * slope * (distance + slope.clamp(min=1e-30).log()).clamp(min=0), 0.0)
 
-    def finish(self, joined: Tensor, labels: Tensor, parts: list[Keys | None], ids: Tensor | None) -> Tensor:
+    def finish(self, joined: Tensor, labels: Tensor, parts: list[Features | None], ids: Tensor | None) -> Tensor:
         """From the logarithm of the sum over positives (or the maximum) to the values."""
         raise NotImplementedError
 
@@ -100,9 +100,8 @@ def _log_add(a: Tensor, b: Tensor) -> Tensor:
     return torch.logaddexp(torch.maximum(a, b.detach() - 40), torch.maximum(b, a.detach() - 40))
 
 
-def _normalised(keys: Keys) -> Keys:
-    picked = keys.picked()
-    return keys._replace(embeddings=unit_rows(picked.to(compute_dtype(picked))), rows=None)
+def _normalised(keys: Features) -> Features:
+    return keys._replace(embeddings=unit_rows(keys.embeddings.to(compute_dtype(keys.embeddings))))
 
 
 class Pull(_Pull):
@@ -161,7 +160,7 @@ class Pull(_Pull):
     def extra_repr(self) -> str:
         return super().extra_repr() + (", scaled=True" if self.scaled else "")
 
-    def finish(self, joined: Tensor, labels: Tensor, parts: list[Keys | None], ids: Tensor | None) -> Tensor:
+    def finish(self, joined: Tensor, labels: Tensor, parts: list[Features | None], ids: Tensor | None) -> Tensor:
         if self.scaled:
             at_hand = sum(self._positives(labels, keys, ids) for keys in parts)
             assert isinstance(at_hand, Tensor)
@@ -219,7 +218,7 @@ class HardPull(_Pull):
     name: ClassVar[str] = "hard_pull"
     hard: ClassVar[bool] = True
 
-    def finish(self, joined: Tensor, labels: Tensor, parts: list[Keys | None], ids: Tensor | None) -> Tensor:
+    def finish(self, joined: Tensor, labels: Tensor, parts: list[Features | None], ids: Tensor | None) -> Tensor:
         return joined.relu()
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..numeric import transformed, uncompiled
-from .inputs import Features, Keys, full_precision
+from .inputs import Features, full_precision
 from .pairs import pair
 
 # Stands for log 0. Finite, so that no difference of two of them is NaN; its exponential is 0 all the same.
@@ -56,7 +56,7 @@ def log_sum(
     x: Tensor,
     labels: Tensor,
     ids: Tensor | None = None,
-    keys: Keys | None = None,
+    keys: Features | None = None,
     hard: bool = False,
     scale: Tensor | None = None,
 ) -> Tensor:
@@ -64,16 +64,13 @@ def log_sum(
 
     Without keys the batch is its own, and without ids a row is excluded by its position. An anchor with no positive
     gets ``FLOOR`` and no gradient. x (B, K) in float32 or float64, labels (B,); the result is (B,). The scale s ≥ 0 is
-    a tensor of one number, 1 by default, and takes a gradient like the embeddings; keys with ``rows`` take none.
+    a tensor of one number, 1 by default, and takes a gradient like the embeddings.
     """
     ids, keys = _comparable(ids, keys)
     if transformed():
         return _plain(x, None if keys is None else keys.embeddings, scale, labels, ids, keys, hard)
     if keys is not None and keys.labels.numel() == 0:
         return x.new_full((len(x),), FLOOR)
-    if keys is not None and keys.rows is not None:
-        # A copy: a memory takes in the batch before backward, and is not to change what backward saved
-        keys = keys._replace(embeddings=keys.picked(), rows=None)
     plan = _plan(x, labels, ids, keys)
     z = None if keys is None else keys.embeddings
     x = x if torch.is_grad_enabled() else x.detach()
@@ -82,11 +79,17 @@ def log_sum(
 
 
 def _plain(
-    x: Tensor, z: Tensor | None, scale: Tensor | None, labels: Tensor, ids: Tensor | None, keys: Keys | None, hard: bool
+    x: Tensor,
+    z: Tensor | None,
+    scale: Tensor | None,
+    labels: Tensor,
+    ids: Tensor | None,
+    keys: Features | None,
+    hard: bool,
 ) -> Tensor:
     """The same by operations that torch itself differentiates, any number of times and under ``torch.func``."""
     if z is not None and keys is not None:
-        z = keys._replace(embeddings=z).picked().to(x.dtype)
+        z = z.to(x.dtype)
         if len(z) == 0:
             return x.sum(1) * 0 + FLOOR
         pairs, key_labels = pair(x, labels, Features(z, keys.labels, keys.ids), ids), keys.labels
@@ -103,7 +106,7 @@ def _plain(
     return t.max(1).values if hard else t.logsumexp(1)
 
 
-def count(labels: Tensor, ids: Tensor | None, keys: Keys | None, num_classes: int) -> Tensor:
+def count(labels: Tensor, ids: Tensor | None, keys: Features | None, num_classes: int) -> Tensor:
     """How many keys ``log_sum`` sums over for each anchor, (B,)."""
     ids, keys = _comparable(ids, keys)
     key_labels, key_ids = (labels, ids) if keys is None else (keys.labels, keys.ids)
@@ -119,14 +122,14 @@ def _occurrences(of: Tensor, wanted: Tensor) -> Tensor:
     return torch.searchsorted(ordered, wanted, right=True) - torch.searchsorted(ordered, wanted)
 
 
-def _comparable(ids: Tensor | None, keys: Keys | None) -> tuple[Tensor | None, Keys | None]:
+def _comparable(ids: Tensor | None, keys: Features | None) -> tuple[Tensor | None, Features | None]:
     """Ids exclude only where anchors and keys both have them; a batch that is its own keys excludes by position."""
     if keys is None:
         return ids, None
     return (None, keys._replace(ids=None)) if ids is None or keys.ids is None else (ids, keys)
 
 
-def _plan(x: Tensor, labels: Tensor, ids: Tensor | None, keys: Keys | None) -> _Dense | list[_Block]:
+def _plan(x: Tensor, labels: Tensor, ids: Tensor | None, keys: Features | None) -> _Dense | list[_Block]:
     n_anchors, n_keys, size = len(labels), len(labels) if keys is None else len(keys.labels), x.shape[1]
     dense_price = n_anchors * n_keys * (MAC * size + PAIR) + n_keys * size * MOVE
     if x.device.type != "cpu" or dense_price < BLOCK:
@@ -135,7 +138,7 @@ def _plan(x: Tensor, labels: Tensor, ids: Tensor | None, keys: Keys | None) -> _
     return _dense(labels, ids, keys) if blocks is None else blocks
 
 
-def _dense(labels: Tensor, ids: Tensor | None, keys: Keys | None) -> _Dense:
+def _dense(labels: Tensor, ids: Tensor | None, keys: Features | None) -> _Dense:
     key_labels = labels if keys is None else keys.labels
     mask = labels[:, None] == key_labels[None, :]
     key_ids = ids if keys is None else keys.ids
@@ -166,14 +169,13 @@ def _width(sizes: np.ndarray) -> np.ndarray:
 
 
 def _grouped(
-    labels: Tensor, ids: Tensor | None, keys: Keys | None, size: int, itemsize: int, at_most: float = math.inf
+    labels: Tensor, ids: Tensor | None, keys: Features | None, size: int, itemsize: int, at_most: float = math.inf
 ) -> list[_Block] | None:
     """The blocks of a grouped plan, None if they would cost more than ``at_most``."""
     # A plan is a lot of small work with integers, for which NumPy has a third of the overhead.
     y, own_ids = labels.numpy(), None if ids is None else ids.numpy()
     order, classes, starts, sizes = _groups(y)
     key_ids: np.ndarray | None
-    rows: np.ndarray | None = None
     if keys is None:
         own_ids = np.arange(len(y)) if own_ids is None else own_ids
         kept = np.flatnonzero(sizes > 1)
@@ -181,7 +183,7 @@ def _grouped(
         sizes = key_sizes = sizes[kept]
         key_order, key_ids = order, own_ids
     else:
-        key_ids, rows = (None if t is None else t.numpy() for t in (keys.ids, keys.rows))
+        key_ids = None if keys.ids is None else keys.ids.numpy()
         key_order, key_classes, key_starts, key_sizes = _groups(keys.labels.numpy())
         at = np.minimum(np.searchsorted(key_classes, classes), len(key_classes) - 1)
         kept = np.flatnonzero(key_classes[at] == classes)
@@ -207,8 +209,7 @@ def _grouped(
                 mask &= own_ids[anchors][:, :, None] != key_ids[members][:, None, :]
             arrays = [anchors, np.where(valid, anchors, len(y))]
             if keys is not None:
-                # Keys from a store (rows) take no gradient, so nothing is ever written to them.
-                arrays += [members if rows is None else rows[members], np.where(key_valid, members, len(key_order))]
+                arrays += [members, np.where(key_valid, members, len(key_order))]
             blocks.append(_Block(torch.from_numpy(mask), *(torch.from_numpy(t.reshape(-1)) for t in arrays)))
     return blocks
 
